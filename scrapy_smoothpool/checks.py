@@ -1,0 +1,228 @@
+"""What must be right about the Scrapy project before any request may go out.
+
+Every check raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` in
+``from_crawler``, which ends the crawl with exit status 1. (``NotConfigured``
+would only be logged, and the crawl would run on without proxies.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
+from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
+from scrapy.downloadermiddlewares.retry import RetryMiddleware
+from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.misc import load_object
+
+from .exceptions import SettingsError
+from .proxy import Proxy
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+ORDER = 610
+"""Between RedirectMiddleware (600) and HttpProxyMiddleware (750)."""
+
+_SLOW_TIMEOUT = 60
+
+# What each of Scrapy's handlers can speak to a proxy, by the target's scheme (all handlers
+# were tried with all schemes). An https proxy in front of an https target is a tunnel in a
+# tunnel, which http11 does not do.
+_HTTP11 = {"http": {"http", "https"}, "https": {"http"}}
+_PLAIN_AND_TLS = {"http": {"http", "https"}, "https": {"http", "https"}}
+_SOCKS5 = {"socks5", "socks5h"}
+_CAPABILITIES = {
+    "HTTP11DownloadHandler": _HTTP11,
+    "HTTPDownloadHandler": _HTTP11,
+    "AiohttpDownloadHandler": _PLAIN_AND_TLS,
+    "HttpxDownloadHandler": {k: v | _SOCKS5 for k, v in _PLAIN_AND_TLS.items()},
+    "H2DownloadHandler": {"http": set[str](), "https": set[str]()},
+}
+_STREAMING = {"AiohttpDownloadHandler", "HttpxDownloadHandler"}
+_BROWSER = "ScrapyPlaywrightDownloadHandler"
+
+
+class AssignsProxies:
+    """The mark of this package's middleware, by which it is found without importing it."""
+
+
+def middlewares(settings: BaseSettings) -> list[tuple[int, type]]:
+    """Return the enabled downloader middlewares as (number, class), in resolved order."""
+    found = settings.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES")
+    enabled = [(number, key) for key, number in found.items() if number is not None]
+    return [(number, load_object(key)) for number, key in sorted(enabled, key=lambda e: e[0])]
+
+
+def has_middleware(settings: BaseSettings, cls: type = AssignsProxies) -> bool:
+    """Say whether *cls* or a subclass is among the enabled downloader middlewares."""
+    return any(_is(found, cls) for _, found in middlewares(settings))
+
+
+def check_order(settings: BaseSettings, cls: type) -> None:
+    """Refuse a place from which failures are not seen or logins not understood.
+
+    ``cls`` is the middleware's class. It must come after RetryMiddleware and
+    RedirectMiddleware, where those are enabled, and before HttpProxyMiddleware.
+    """
+    enabled = middlewares(settings)
+    own = [place for place, (_, found) in enumerate(enabled) if _is(found, cls)]
+    if len(own) != 1:
+        raise SettingsError(
+            f"DOWNLOADER_MIDDLEWARES enables {len(own)} SmoothPool middlewares; accepted: one"
+        )
+    place = own[0]
+    before = [RedirectMiddleware] if settings.getbool("REDIRECT_ENABLED") else []
+    before += [RetryMiddleware] if settings.getbool("RETRY_ENABLED") else []
+    low = [(n, c) for n, c in enabled if any(_is(c, b) for b in before)]
+    high = [(n, c) for n, c in enabled if _is(c, HttpProxyMiddleware)]
+    wrong = [entry for entry in reversed(low) if enabled.index(entry) > place]
+    wrong += [entry for entry in high if enabled.index(entry) < place]
+    if wrong:
+        number, other = wrong[0]
+        side = "after" if wrong[0] in low else "before"
+        raise SettingsError(
+            f"DOWNLOADER_MIDDLEWARES has {cls.__name__} at {enabled[place][0]}; accepted: "
+            f"{side} {other.__name__} ({number}){_advice(low, high)}"
+        )
+
+
+def _advice(low: Sequence[tuple[int, type]], high: Sequence[tuple[int, type]]) -> str:
+    least = max((number for number, _ in low), default=ORDER - 1)
+    most = min((number for number, _ in high), default=least + 2)
+    if least < ORDER < most:
+        return f", for instance {ORDER}"
+    if most - least > 1:
+        return f", for instance {(least + most) // 2}"
+    return "; move those two apart first (HttpProxyMiddleware is at 750 by default)"
+
+
+def _is(found: object, cls: type) -> bool:
+    return isinstance(found, type) and issubclass(found, cls)
+
+
+def check_logins(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
+    """Refuse logins that HttpProxyMiddleware is not there to send, or cannot encode."""
+    with_login = [proxy for proxy in proxies if proxy.username is not None]
+    if not with_login:
+        return
+    if not settings.getbool("HTTPPROXY_ENABLED"):
+        raise SettingsError(
+            "HTTPPROXY_ENABLED is False, but the list has proxies with logins, which "
+            "HttpProxyMiddleware sends; accepted: True"
+        )
+    if not has_middleware(settings, HttpProxyMiddleware):
+        raise SettingsError(
+            "DOWNLOADER_MIDDLEWARES disables HttpProxyMiddleware, which sends the logins of "
+            f"proxies such as {with_login[0].id}; accepted: 750, its default"
+        )
+    encoding = settings.get("HTTPPROXY_AUTH_ENCODING")
+    for proxy in with_login:
+        try:
+            f"{proxy.username}:{proxy.password}".encode(encoding)
+        except UnicodeEncodeError:
+            raise SettingsError(
+                f"HTTPPROXY_AUTH_ENCODING is {encoding!r}, in which the login of {proxy.id} "
+                'cannot be written; accepted: "utf-8", if the proxy expects that'
+            ) from None
+
+
+def check_handlers(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
+    """Refuse proxies that the active download handlers cannot speak to."""
+    proxies = list(proxies)
+    for target, handler in _handlers(settings):
+        known = next((c.__name__ for c in handler.__mro__ if c.__name__ in _CAPABILITIES), None)
+        if known is None:
+            logger.warning(
+                "DOWNLOAD_HANDLERS uses %s for %s, of which it is not known whether it honours "
+                'meta["proxy"]; make sure that it does, or requests go out directly',
+                handler.__name__,
+                target,
+            )
+            continue
+        spoken = _CAPABILITIES[known][target]
+        for proxy in proxies:
+            if proxy.scheme not in spoken:
+                raise SettingsError(
+                    f"{proxy.id}: {handler.__name__}, which DOWNLOAD_HANDLERS has for {target} "
+                    f"pages, cannot use {proxy.scheme} proxies; accepted: "
+                    f"{' or '.join(sorted(spoken)) or 'another handler'}{_handler_advice(proxy)}"
+                )
+            if known in _STREAMING and "/" in f"{proxy.username}{proxy.password}":
+                raise SettingsError(
+                    f"{proxy.id}: {handler.__name__}, which DOWNLOAD_HANDLERS has for {target} "
+                    'pages, misreads logins with "/"; accepted: a login without it, or '
+                    "Scrapy's HTTP11DownloadHandler"
+                )
+    _check_ipv6(settings, proxies)
+
+
+def _handlers(settings: BaseSettings) -> list[tuple[str, type]]:
+    found = settings.getwithbase("DOWNLOAD_HANDLERS")
+    handlers = []
+    for target in ("http", "https"):
+        if found.get(target) is None:
+            continue
+        try:
+            cls = load_object(found[target])
+        except (ImportError, NameError, AttributeError, ValueError) as error:
+            raise SettingsError(
+                f"DOWNLOAD_HANDLERS has {found[target]!r} for {target}, which cannot be loaded "
+                f"({error}); accepted: an installed download handler"
+            ) from None
+        if isinstance(cls, type):
+            handlers.append((target, cls))
+    return handlers
+
+
+def _handler_advice(proxy: Proxy) -> str:
+    if proxy.scheme in _SOCKS5:
+        return " (HttpxDownloadHandler speaks SOCKS5)"
+    return " (HttpxDownloadHandler and AiohttpDownloadHandler do)" * (proxy.scheme == "https")
+
+
+def _check_ipv6(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
+    """Twisted's default resolver in Scrapy cannot take an IPv6 address for a plain http page."""
+    http11 = any("HTTP11" in cls.__name__ for _, cls in _handlers(settings))
+    # Two names, the older one deprecated: get() would warn of it.
+    named = (settings.attributes.get(n) for n in ("TWISTED_DNS_RESOLVER", "DNS_RESOLVER"))
+    resolvers = [str(attribute.value) for attribute in named if attribute is not None]
+    if not http11 or any("CachingHostnameResolver" in resolver for resolver in resolvers):
+        return
+    for proxy in proxies:
+        if ":" in proxy.host:
+            raise SettingsError(
+                f"{proxy.id}: Scrapy's default resolver cannot reach IPv6 proxies; accepted: "
+                'TWISTED_DNS_RESOLVER = "scrapy.resolver.CachingHostnameResolver"'
+            )
+
+
+def uses_browser_handler(settings: BaseSettings) -> bool:
+    """Say whether some requests may be handed to a browser, which ignores ``meta["proxy"]``."""
+    return any(base.__name__ == _BROWSER for _, cls in _handlers(settings) for base in cls.__mro__)
+
+
+def check_asyncio(strategy: str) -> None:
+    """Refuse a Redis strategy where asyncio cannot run (a non-asyncio reactor)."""
+    if not is_asyncio_available():
+        raise SettingsError(
+            f"SMOOTHPOOL_STRATEGY = {strategy!r} needs asyncio, which the reactor in "
+            "TWISTED_REACTOR does not run; accepted: "
+            '"twisted.internet.asyncioreactor.AsyncioSelectorReactor" (Scrapy\'s default), '
+            "or TWISTED_REACTOR_ENABLED = False"
+        )
+
+
+def warn_timeout(settings: BaseSettings) -> None:
+    """Warn when one hanging proxy would hold a place for long."""
+    timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
+    if timeout > _SLOW_TIMEOUT:
+        logger.warning(
+            "DOWNLOAD_TIMEOUT is %g s: a proxy that accepts and never answers holds one of "
+            "CONCURRENT_REQUESTS for that long each time; 15 to 30 s suits a proxy pool",
+            timeout,
+        )

@@ -1,0 +1,288 @@
+"""The downloader middleware: gives each request its proxy and watches what becomes of it.
+
+It assigns and observes; it does no arithmetic. One request's way through it:
+
+1. :meth:`~SmoothPoolMiddleware.process_request` asks the pool and sets
+   ``meta["proxy"]``, or waits, or refuses; it never lets a request of the pool
+   out without a proxy.
+2. ``request_reached_downloader`` notes that the pick is spent.
+3. ``response_downloaded``, or :meth:`~SmoothPoolMiddleware.process_exception`,
+   takes everything out of the request again and books the outcome.
+4. :meth:`~SmoothPoolMiddleware.process_response` sends the request elsewhere
+   when the outcome says so and the budget allows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
+
+from scrapy import signals as scrapy_signals
+from scrapy.exceptions import IgnoreRequest
+
+from . import checks, signals
+from . import meta as keys
+from . import stats as names
+from .exceptions import PoolExhausted, StoreError, UnsupportedRequest
+from .extension import SmoothPoolExtension
+from .outcome import Outcome
+from .pool import State
+from .robots import ROBOTS_RETRY_TIMES, RobotsGuard
+from .settings import OnEmpty
+from .waiting import Waiting
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .pool import Assignment
+
+logger = logging.getLogger(__name__)
+
+_CARRIED = ("http:", "https:")
+_LOCAL = ("data:", "file:")
+
+_BACKOFF = 0.25
+_BACKOFF_MAX = 5.0
+
+
+class SmoothPoolMiddleware(checks.AssignsProxies):
+    """Assigns proxies to requests. Belongs at 610 in ``DOWNLOADER_MIDDLEWARES``."""
+
+    def __init__(self, crawler: Crawler, extension: SmoothPoolExtension) -> None:
+        self._crawler = crawler
+        self._extension = extension
+        self._pool = extension.pool
+        self._settings = extension.settings
+        self._stats = extension.stats
+        self._robots = RobotsGuard(crawler)
+        self._waiting = Waiting(
+            crawler, extension.stats, run=extension.run, timeout=extension.settings.wait_timeout
+        )
+        self._priority_adjust = crawler.settings.getint("RETRY_PRIORITY_ADJUST")
+        self._browser = checks.uses_browser_handler(crawler.settings)
+        # Outcomes that ask for another try, from response_downloaded to process_response.
+        # By request, not in meta: an error on the way must not leave a verdict that a copy
+        # of the request would carry along.
+        self._verdicts: WeakKeyDictionary[Request, tuple[str, Outcome]] = WeakKeyDictionary()
+        connect = crawler.signals.connect
+        connect(self._scheduled, signal=scrapy_signals.request_scheduled)
+        connect(self._sent, signal=scrapy_signals.request_reached_downloader)
+        connect(self._downloaded, signal=scrapy_signals.response_downloaded)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the middleware and, if need be, its companion extension.
+
+        Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` for whatever
+        could let a request out unproxied, NotConfigured only when
+        ``SMOOTHPOOL_ENABLED`` is False.
+        """
+        extension = SmoothPoolExtension.of(crawler)
+        checks.check_order(crawler.settings, cls)
+        return cls(crawler, extension)
+
+    # Before the download
+
+    async def process_request(self, request: Request) -> Request | None:
+        """Give the request a proxy, or return the request that waits in its place."""
+        self._give_back(request)
+        if self._robots.holds(request):
+            self._stats.inc(names.ROBOTS_WAITS)
+            return await self._wait(request, "robots.txt could not be had through the pool")
+        if not self._wants_proxy(request):
+            return None
+        while self._pool.state is State.NEW and not self._waiting.closing:
+            # Another component sent this from its own spider_opened handler.
+            await self._waiting.hold(request)
+        tries = keys.tries_of(request)
+        try:
+            assignment = await self._acquire(tries)
+        except StoreError as error:
+            self._stats.inc(names.STORE_ERRORS)
+            return await self._no_proxy(request, str(error))
+        if assignment is None:
+            if tries.proxies and time.time() < tries.last_not_before:
+                return await self._wait(request, "the only proxy left has just failed")
+            return await self._no_proxy(request, self._why())
+        self._assign(request, assignment)
+        return None
+
+    async def _acquire(self, tries: keys.Tries) -> Assignment | None:
+        found = await self._pool.acquire(tries.proxies)
+        wait = tries.last_not_before - time.time()
+        # A clock that was set back must not hold the request for ever.
+        if found is None and tries.proxies and (wait <= 0 or wait > _BACKOFF_MAX):
+            found = await self._pool.acquire(())
+        return found
+
+    def _wants_proxy(self, request: Request) -> bool:
+        """Say whether the pool has to serve this request; raise if nothing may carry it."""
+        meta, url = request.meta, request.url
+        if meta.get(keys.USE_POOL) is False:
+            self._stats.inc(names.BYPASSED)
+            return False
+        if keys.PROXY in meta:
+            proxy = meta[keys.PROXY]
+            if proxy is not None and not str(proxy).strip():
+                raise self._refusal(request, 'meta["proxy"] is empty, which would go out directly')
+            self._stats.inc(names.PINNED)
+            return False
+        if url.startswith(_LOCAL):
+            return False
+        if not url.startswith(_CARRIED):
+            raise self._refusal(request, "no HTTP proxy can carry this scheme")
+        if self._browser and meta.get("playwright"):
+            raise self._refusal(request, 'the browser does not use meta["proxy"]')
+        return True
+
+    def _refusal(self, request: Request, why: str) -> UnsupportedRequest:
+        self._stats.inc(names.REFUSED)
+        return UnsupportedRequest(
+            f'{request}: {why}; accepted: a proxy URL, None, or meta["smoothpool"] = False to '
+            "send it without the pool"
+        )
+
+    def _assign(self, request: Request, assignment: Assignment) -> None:
+        self._waiting.over(request)
+        meta = request.meta
+        meta[keys.PROXY] = assignment.url
+        meta[keys.PROXY_ID] = assignment.proxy_id
+        meta[keys.ASSIGNED] = (assignment.proxy_id, assignment.epoch)
+        self._stats.inc(names.ASSIGNED)
+        self._extension.available()
+        self._extension.send(signals.proxy_assigned, request=request, proxy_id=assignment.proxy_id)
+        logger.debug("%s goes through %s", request, assignment.proxy_id)
+
+    # Without a proxy
+
+    def _why(self) -> str:
+        if not len(self._pool):
+            return "the pool is empty"
+        return f"{self._pool.out} of {len(self._pool)} proxies are out"
+
+    async def _no_proxy(self, request: Request, reason: str) -> Request:
+        self._extension.exhausted(reason)
+        if self._settings.on_empty is not OnEmpty.WAIT and not self._robots.is_robots(request):
+            self._stats.inc(names.WAITS_ENDED)
+            raise PoolExhausted(
+                f"no proxy for {request}: {reason} "
+                f"(SMOOTHPOOL_ON_EMPTY = {self._settings.on_empty.value!r})"
+            )
+        return await self._wait(request, reason)
+
+    async def _wait(self, request: Request, reason: str) -> Request:
+        wait = self._waiting.start(request)
+        await self._waiting.hold(request)
+        if self._robots.is_robots(request):
+            # Its pages do the waiting, through the scheduler. IgnoreRequest, since Scrapy logs
+            # anything else with a traceback at every turn.
+            self._robots.failed(request)
+            raise IgnoreRequest(f"robots.txt waits for a proxy: {reason}")
+        return self._waiting.back(request, wait, reason)
+
+    # On the way
+
+    def _give_back(self, request: Request) -> None:
+        """Take an assignment out whose download never happened or was never heard of."""
+        sent = keys.SENT in request.meta
+        assigned = keys.take_out(request)
+        if assigned is not None and not sent:
+            self._stats.inc(names.TICKETS)
+            self._pool.give_back(*assigned)
+
+    def _scheduled(self, request: Request) -> None:
+        # A request returned by another middleware's process_request goes to the scheduler (and
+        # maybe a JOBDIR) with our assignment still in it.
+        request.meta.pop(keys.RETURNED, None)
+        self._give_back(request)
+
+    def _sent(self, request: Request) -> None:
+        if keys.ASSIGNED in request.meta:
+            request.meta[keys.SENT] = True
+
+    # After the download
+
+    def _downloaded(self, request: Request, response: Response) -> None:
+        assigned = keys.take_out(request)
+        if assigned is None:
+            return
+        outcome = self._extension.report(request, assigned, response=response)
+        if outcome.retry_elsewhere:
+            self._verdicts[request] = (assigned[0], outcome)
+            # A cache that stored a ban would answer every retry with it.
+            request.meta.setdefault(keys.DONT_CACHE, keys.OURS)
+
+    async def process_response(self, request: Request, response: Response) -> Request | Response:
+        """Send the request elsewhere if its download asks for that and its budget allows."""
+        self._give_back(request)
+        verdict = self._verdicts.pop(request, None)
+        if request.meta.get(keys.DONT_CACHE) == keys.OURS:
+            del request.meta[keys.DONT_CACHE]
+        robots = self._robots.active and self._robots.is_robots(request)
+        if verdict is None:
+            request.meta.pop(keys.TRIES, None)
+            if robots:
+                self._robots.arrived(request)
+            return response
+        again = self._retry(request, *verdict)
+        if again is not None:
+            return again
+        if robots and response.status == 407:
+            # Not the site's answer: reading it as "no rules" would open every page.
+            self._robots.failed(request)
+            raise IgnoreRequest("every proxy tried refused to fetch robots.txt")
+        if robots:
+            self._robots.arrived(request)
+        return response
+
+    async def process_exception(self, request: Request, exception: Exception) -> Request | None:
+        """Book a failed download and send the request elsewhere if its budget allows."""
+        if keys.SENT not in request.meta:
+            self._give_back(request)
+            return None
+        assigned = keys.take_out(request)
+        if assigned is None:
+            return None
+        outcome = self._extension.report(request, assigned, exception=exception)
+        if not outcome.retry_elsewhere:
+            return None
+        again = self._retry(request, assigned[0], outcome)
+        if again is None and self._robots.is_robots(request):
+            self._robots.failed(request)
+        return again
+
+    def _retry(self, request: Request, proxy_id: str, outcome: Outcome) -> Request | None:
+        """Return the request for another try, None when its own budget is spent.
+
+        Either way the request remembers the proxy, so that a retry by Scrapy's
+        RetryMiddleware goes elsewhere, too.
+        """
+        tries = keys.tries_of(request)
+        robots = self._robots.is_robots(request)
+        budget = self._settings.retry_times
+        if robots:
+            budget = max(budget, ROBOTS_RETRY_TIMES)
+        attempts = tries.retries + int(request.meta.get("retry_times", 0))
+        backoff = min(_BACKOFF * 2 ** min(attempts, 10), _BACKOFF_MAX)
+        tries = keys.Tries(
+            tries.url,
+            tries.retries,
+            (*(p for p in tries.proxies if p != proxy_id), proxy_id),
+            time.time() + backoff,
+        )
+        if request.meta.get("dont_retry") and not robots:
+            return None
+        if tries.retries >= budget:
+            request.meta[keys.TRIES] = tuple(tries)
+            if budget:
+                self._stats.inc(names.RETRIES_SPENT)
+            return None
+        self._stats.inc(names.RETRIES)
+        logger.debug("%s goes elsewhere after %s (%s)", request, proxy_id, outcome.value)
+        again = request.replace(dont_filter=True, priority=request.priority + self._priority_adjust)
+        again.meta[keys.TRIES] = tuple(tries._replace(retries=tries.retries + 1))
+        return again

@@ -1,0 +1,285 @@
+"""The pool: proxies, strategy and health, the one object that both components share.
+
+One request's way: :meth:`Pool.acquire` before the download, :meth:`Pool.report`
+after it, :meth:`Pool.give_back` when it never went out. The pool knows nothing
+of Scrapy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from .exceptions import PoolNotReady, SettingsError, StoreError
+from .health import Health
+from .outcome import Outcome
+from .proxy import Proxy
+from .strategies.base import Strategy, WeightView
+
+logger = logging.getLogger(__name__)
+
+_FOREIGN_TRIES = 20
+
+
+class Assignment(NamedTuple):
+    """A pick: which proxy, and in which of its health epochs."""
+
+    proxy_id: str
+    epoch: int
+    url: str
+    """With the login; for ``meta["proxy"]`` only, never for a log."""
+
+
+class Report(NamedTuple):
+    """What an outcome changed."""
+
+    stale: bool = False
+    penalty: int = 0
+    ejected_for: float | None = None
+
+
+class State(StrEnum):
+    """The life of a pool."""
+
+    NEW = "new"
+    OPEN = "open"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class _Member:
+    """One proxy and what this worker has seen of it. Written by the pool only."""
+
+    proxy: Proxy
+    url: str
+    picks: int = 0
+    successes: int = 0
+    failures: int = 0
+    ejections: int = 0
+
+
+class MemberView(NamedTuple):
+    """One proxy in :meth:`Pool.snapshot`. Free of secrets."""
+
+    id: str
+    weight: int
+    effective_weight: float
+    picks: int
+    successes: int
+    failures: int
+    ejections: int
+    consecutive_failures: int
+    out: bool
+
+
+class Pool:
+    """Proxies, strategy and health of one worker.
+
+    :param proxies: the worker's list, or None to join a shared pool as it stands.
+    :param on_restored: called with the id of a proxy whose ejection ended.
+    :param accept: called with proxies that this worker did not list itself;
+        raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` for one that it
+        cannot use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy,
+        health: Health,
+        proxies: Sequence[Proxy] | None,
+        on_restored: Callable[[str], object] = lambda proxy_id: None,
+        accept: Callable[[Sequence[Proxy]], object] = lambda proxies: None,
+    ) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.state = State.NEW
+        self._health = health
+        self._list = proxies
+        self._on_restored = on_restored
+        self._accept = accept
+        self._members: dict[str, _Member] = {}
+        # Picks whose request never went out, oldest first (design rule 4): the next request
+        # that may use one takes it, so the sequence of proxies really used stays exact.
+        self._tickets: deque[Assignment] = deque()
+        self._prune_at = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def out(self) -> int:
+        """Number of proxies that are ejected now."""
+        return self._health.out
+
+    async def open(self) -> None:
+        """Load or join the pool. Whatever goes wrong leaves it unusable, never empty-but-open."""
+        try:
+            proxies = await self.strategy.open(self._list or ())
+            if self._list is None:
+                self._accept(proxies)
+            self._apply(proxies)
+        except BaseException:
+            self.state = State.FAILED
+            raise
+        self.state = State.OPEN
+
+    async def close(self) -> None:
+        """End the pool; nothing is assigned afterwards."""
+        self.state = State.CLOSED
+        await self.strategy.close()
+
+    async def reload(self, proxies: Sequence[Proxy]) -> None:
+        """Replace the list by difference: who stays keeps counts, health and place."""
+        self._apply(await self.strategy.reload(proxies))
+
+    def _apply(self, proxies: Sequence[Proxy]) -> None:
+        listed = {proxy.id: proxy for proxy in proxies}
+        for gone in self._members.keys() - listed.keys():
+            del self._members[gone]
+            self._health.remove(gone)
+        for proxy_id, proxy in listed.items():
+            member = self._members.get(proxy_id)
+            if member is None:
+                self._add(proxy)
+            else:
+                member.proxy, member.url = proxy, proxy.url
+                self._health.set_eligible(proxy_id, proxy.weight > 0)
+        self._prune_at = 2 * len(listed) + 100
+
+    def _add(self, proxy: Proxy) -> _Member:
+        member = self._members[proxy.id] = _Member(proxy, proxy.url)
+        self._health.add(proxy.id, eligible=proxy.weight > 0)
+        return member
+
+    async def acquire(self, tried: Sequence[str] = ()) -> Assignment | None:
+        """Pick a proxy for a request, None when there is none for it now.
+
+        :param tried: the proxies this request has been through, in order. One
+            that is not among them comes first, then any but the last. The last
+            itself is only given to a caller that passes an empty sequence.
+
+        Raises :exc:`~scrapy_smoothpool.exceptions.StoreError` when Redis cannot
+        answer, :exc:`~scrapy_smoothpool.exceptions.PoolNotReady` when the pool
+        is not open.
+        """
+        if self.state is not State.OPEN:
+            raise PoolNotReady(f"pool {self.name!r} is {self.state}, no request may go out")
+        for proxy_id in self._health.due():
+            await self._restore(proxy_id)
+        found = await self._pick(tried)
+        if found is None and len(tried) > 1:
+            found = await self._pick(tried[-1:])
+        return found
+
+    async def _restore(self, proxy_id: str) -> None:
+        # The proxy is active again whether or not the store can be told.
+        try:
+            result = self.strategy.restore(proxy_id)
+            if isinstance(result, Awaitable):
+                await result
+        except StoreError as error:
+            logger.warning("Proxy %s is back, but its count was not raised: %s", proxy_id, error)
+        self._on_restored(proxy_id)
+
+    async def _pick(self, exclude: Sequence[str]) -> Assignment | None:
+        if self._tickets and (ticket := self._ticket(exclude)) is not None:
+            return ticket
+        for _ in range(_FOREIGN_TRIES):
+            picked = self.strategy.pick(exclude)
+            proxy_id = await picked if isinstance(picked, Awaitable) else picked
+            if proxy_id is None:
+                return None
+            member = self._members.get(proxy_id) or await self._meet(proxy_id)
+            if member is not None:
+                member.picks += 1
+                return Assignment(proxy_id, self._health[proxy_id].epoch, member.url)
+        return None
+
+    async def _meet(self, proxy_id: str) -> _Member | None:
+        """Get to know a proxy that another worker brought into the shared pool."""
+        found = self.strategy.lookup(proxy_id)
+        proxy = await found if isinstance(found, Awaitable) else found
+        if proxy is None:
+            logger.warning("Pool member %s is skipped: nobody knows how to reach it", proxy_id)
+            return None
+        if proxy_id not in self._members:  # another request may have met it meanwhile
+            try:
+                self._accept([proxy])
+            except SettingsError as error:
+                logger.warning("Pool member %s is skipped by this worker: %s", proxy_id, error)
+                self.strategy.eject(proxy_id)
+                return None
+            self._add(proxy)
+        if len(self._members) > self._prune_at:
+            self._apply(await self.strategy.members())
+        return self._members.get(proxy_id)
+
+    def _ticket(self, exclude: Sequence[str]) -> Assignment | None:
+        for ticket in list(self._tickets):
+            if not self._health.is_current(ticket.proxy_id, ticket.epoch):
+                self._tickets.remove(ticket)
+            elif ticket.proxy_id not in exclude:
+                self._tickets.remove(ticket)
+                self._members[ticket.proxy_id].picks += 1
+                return ticket
+        return None
+
+    def give_back(self, proxy_id: str, epoch: int) -> None:
+        """Keep a pick whose request never went out for the next request. Counts stay."""
+        member = self._members.get(proxy_id)
+        if member is not None and self._health.is_current(proxy_id, epoch):
+            member.picks -= 1  # counted again when the ticket is taken
+            self._tickets.append(Assignment(proxy_id, epoch, member.url))
+
+    def report(self, proxy_id: str, epoch: int, outcome: Outcome) -> Report:
+        """Book the outcome of a download on the proxy it went through."""
+        member = self._members.get(proxy_id)
+        if member is None:
+            return Report(stale=True)
+        if outcome is Outcome.SUCCESS:
+            member.successes += 1
+        elif outcome.is_failure:
+            member.failures += 1
+        if not self._health.is_current(proxy_id, epoch):
+            return Report(stale=True)
+        if outcome is Outcome.SUCCESS:
+            self._health.succeeded(proxy_id)
+        elif outcome.is_failure:
+            return self._failed(proxy_id, member, certain=outcome is Outcome.PROXY_ERROR)
+        return Report()
+
+    def _failed(self, proxy_id: str, member: _Member, *, certain: bool) -> Report:
+        verdict = self._health.failed(proxy_id, certain=certain)
+        if verdict.ejected_for is None:
+            return Report(penalty=self.strategy.penalize(proxy_id, verdict.consecutive))
+        member.ejections += 1
+        self.strategy.eject(proxy_id)
+        return Report(ejected_for=verdict.ejected_for)
+
+    def snapshot(self) -> list[MemberView]:
+        """Return every proxy with its weights and what this worker has seen of it."""
+        weights = self.strategy.weights()
+        views = []
+        for proxy_id, member in self._members.items():
+            weight = weights.get(proxy_id) or WeightView(member.proxy.weight, member.proxy.weight)
+            record = self._health[proxy_id]
+            views.append(
+                MemberView(
+                    proxy_id,
+                    weight.weight,
+                    weight.effective_weight,
+                    member.picks,
+                    member.successes,
+                    member.failures,
+                    member.ejections,
+                    record.consecutive,
+                    record.out_until is not None,
+                )
+            )
+        return views

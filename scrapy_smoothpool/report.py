@@ -1,0 +1,81 @@
+"""The closing table: at a glance, which proxies are worth paying for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .pool import MemberView
+
+LONG = 24
+"""A pool of more proxies than this is shown by its best, its worst and a sum."""
+_SHOWN = 8
+
+_HEADER = ("proxy", "weight", "eff.", "picks", "share", "due", "ok", "failed", "ejected", "")
+Row = tuple[str, ...]
+
+
+def closing_table(members: Sequence[MemberView]) -> str:
+    """Return the table as text. ``share`` is of all picks, ``due`` is the weight's share."""
+    if not members:
+        return "(no proxies)"
+    if len(members) <= LONG:
+        return _render([_row(member, members) for member in members])
+    # Best first: what came through it counts, then how little failed.
+    ranked = sorted(members, key=lambda m: (-m.successes, m.failures, m.id))
+    left_out = ranked[_SHOWN:-_SHOWN]
+    rows = [_row(member, members) for member in ranked[:_SHOWN]]
+    rows.append(_summed(f"… {len(left_out)} more", left_out, members))
+    rows += [_row(member, members) for member in ranked[-_SHOWN:]]
+    rows.append(_summed(f"all {len(members)}", members, members))
+    return _render(rows)
+
+
+def _row(member: MemberView, members: Sequence[MemberView]) -> Row:
+    picks = sum(m.picks for m in members)
+    weight = sum(m.weight for m in members)
+    state = "out" if member.out else ("drained" if member.weight == 0 else "")
+    return (
+        member.id,
+        str(member.weight),
+        f"{member.effective_weight:.4g}",
+        str(member.picks),
+        _percent(member.picks, picks),
+        _percent(member.weight, weight),
+        str(member.successes),
+        str(member.failures),
+        str(member.ejections),
+        state,
+    )
+
+
+def _summed(label: str, some: Sequence[MemberView], members: Sequence[MemberView]) -> Row:
+    picks = sum(m.picks for m in some)
+    weight = sum(m.weight for m in some)
+    out = sum(m.out for m in some)
+    return (
+        label,
+        str(weight),
+        f"{sum(m.effective_weight for m in some):.4g}",
+        str(picks),
+        _percent(picks, sum(m.picks for m in members)),
+        _percent(weight, sum(m.weight for m in members)),
+        str(sum(m.successes for m in some)),
+        str(sum(m.failures for m in some)),
+        str(sum(m.ejections for m in some)),
+        f"{out} out" if out else "",
+    )
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole else "-"
+
+
+def _render(rows: Sequence[Row]) -> str:
+    table = [_HEADER, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADER))]
+    lines = []
+    for row in table:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,244 @@
+"""The only reader of ``SMOOTHPOOL_…`` settings.
+
+Everything is checked once, when the crawler is built. A value that cannot be
+used raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` naming the
+setting, the value and the accepted form, so the crawl ends before any request.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .exceptions import SettingsError
+from .penalties import PenaltyRule
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+PREFIX = "SMOOTHPOOL_"
+
+# Known names whose feature is not there yet: refused, since ignoring one would
+# leave a user with a promise that nobody keeps.
+NOT_YET = {
+    "SMOOTHPOOL_SOURCE": "set SMOOTHPOOL_PROXIES or SMOOTHPOOL_PROXIES_FILE",
+    "SMOOTHPOOL_EJECT_TIME_MAX": "every ejection lasts SMOOTHPOOL_EJECT_TIME",
+    "SMOOTHPOOL_SCOPE": "one verdict counts for all sites",
+    "SMOOTHPOOL_ON_REDIS_DOWN": "requests wait while Redis is down",
+    "SMOOTHPOOL_REPORT": "the closing table is in the log",
+}
+
+
+class OnEmpty(StrEnum):
+    """The values of ``SMOOTHPOOL_ON_EMPTY``."""
+
+    WAIT = "wait"
+    IGNORE = "ignore"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one crawler, checked. Times are in seconds."""
+
+    enabled: bool = True
+    strategy: object = "smooth_wrr"
+    redis_url: str | None = field(default=None, repr=False)
+    pool: str = "default"
+    key_prefix: str = "smoothpool"
+    proxies: object = field(default=None, repr=False)
+    proxies_file: object = None
+    shuffle: bool = False
+    max_fails: int = 3
+    penalty: PenaltyRule = PenaltyRule.CONSECUTIVE
+    weight_scale: int | None = None
+    eject_after: int = 8
+    eject_time: float = 30.0
+    eject_max_percent: int = 50
+    retry_times: int = 5
+    on_empty: OnEmpty = OnEmpty.WAIT
+    wait_timeout: float = 300.0
+    start_count: int = 0
+    outcome_policy: object = None
+    stats_per_proxy: bool = False
+
+    @classmethod
+    def from_scrapy(cls, settings: BaseSettings) -> Settings:
+        """Read and check every ``SMOOTHPOOL_…`` setting of a crawler."""
+        given = _given(settings)
+        values = {}
+        for name, (attribute, read) in _READERS.items():
+            if name in given:
+                values[attribute] = read(name, given[name])
+        found = cls(**values)
+        if found.eject_after and found.penalty is not PenaltyRule.OFF:
+            _check_order(found)
+        return found
+
+
+def _given(settings: BaseSettings) -> dict[str, Any]:
+    """Return the settings that are set (None means unset), refusing unknown names."""
+    given = {}
+    for name in settings:
+        if not isinstance(name, str):
+            continue
+        if not name.startswith(PREFIX):
+            _refuse_near_miss(name, settings)
+            continue
+        if name in NOT_YET:
+            if settings[name] is not None:
+                raise SettingsError(
+                    f"{name} is not available in this version ({NOT_YET[name]}); remove it"
+                )
+        elif name not in _READERS:
+            near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.0)
+            raise SettingsError(
+                f"unknown setting {name}: did you mean {near[0]}? All names are in the reference"
+            )
+        elif settings[name] is not None:
+            given[name] = settings[name]
+    return given
+
+
+def _refuse_near_miss(name: str, settings: BaseSettings) -> None:
+    """Refuse ``SMOOTHPOL_STRATEGY`` and the like: a typo in the prefix hides the whole name."""
+    # Cheap tests first: a crawler has some 250 settings, nearly all without "POOL" or "SMOOTH".
+    if "POO" not in name and "SMO" not in name or settings.getpriority(name) == 0:
+        return
+    near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.93)
+    if near:
+        raise SettingsError(f"unknown setting {name}: did you mean {near[0]}?")
+
+
+def _check_order(settings: Settings) -> None:
+    if settings.eject_after <= settings.max_fails:
+        raise SettingsError(
+            f"SMOOTHPOOL_EJECT_AFTER is {settings.eject_after}; accepted: 0 (never) or a number "
+            f"above SMOOTHPOOL_MAX_FAILS ({settings.max_fails}), since a proxy is first eased "
+            'out by penalties (SMOOTHPOOL_PENALTY = "off" lifts this)'
+        )
+
+
+# One reader per kind of value: (name, value) -> checked value. Strings are
+# accepted for numbers and booleans because "scrapy crawl -s NAME=VALUE" gives them.
+
+T = TypeVar("T")
+Reader = Callable[[str, Any], Any]
+
+
+def _refuse(name: str, value: object, accepted: str) -> SettingsError:
+    return SettingsError(f"{name} is {value!r}; accepted: {accepted}")
+
+
+def _bool(name: str, value: object) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    found = words.get(str(value).strip().lower())
+    if found is None:
+        raise _refuse(name, value, "True or False")
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _integer(least: int, most: int | None = None) -> Reader:
+    accepted = f"an integer from {least} to {most}" if most else f"an integer of at least {least}"
+
+    def read(name: str, value: object) -> int:
+        number = _number(value)
+        if number is None or number != int(number) or number < least or (most and number > most):
+            raise _refuse(name, value, accepted)
+        return int(number)
+
+    return read
+
+
+def _seconds(*, zero: bool) -> Reader:
+    accepted = "seconds, 0 or more" if zero else "seconds, more than 0"
+
+    def read(name: str, value: object) -> float:
+        number = _number(value)
+        if number is None or number < 0 or (number == 0 and not zero):
+            raise _refuse(name, value, accepted)
+        return number
+
+    return read
+
+
+def _one_of(kind: type[StrEnum]) -> Reader:
+    accepted = " or ".join(f'"{member.value}"' for member in kind)
+
+    def read(name: str, value: object) -> StrEnum:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _refuse(name, value, accepted) from None
+
+    return read
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _refuse(name, value, "a text that is not empty")
+    return value.strip()
+
+
+def _secret_text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise SettingsError(
+            f"{name} is {'empty' if value == '' else 'a ' + type(value).__name__}; "
+            'accepted: a URL such as "redis://localhost:6379/0"'
+        )
+    return value.strip()
+
+
+def _scale(name: str, value: object) -> int | None:
+    if value == "auto":
+        return None
+    number = _number(value)
+    if number is None or number != int(number) or number < 1:
+        raise _refuse(name, value, '"auto" or an integer of at least 1 (1 is nginx to the letter)')
+    return int(number)
+
+
+def _as_is(name: str, value: T) -> T:
+    return value
+
+
+_READERS: Mapping[str, tuple[str, Reader]] = {
+    "SMOOTHPOOL_ENABLED": ("enabled", _bool),
+    "SMOOTHPOOL_STRATEGY": ("strategy", _as_is),
+    "SMOOTHPOOL_REDIS_URL": ("redis_url", _secret_text),
+    "SMOOTHPOOL_POOL": ("pool", _text),
+    "SMOOTHPOOL_KEY_PREFIX": ("key_prefix", _text),
+    "SMOOTHPOOL_PROXIES": ("proxies", _as_is),
+    "SMOOTHPOOL_PROXIES_FILE": ("proxies_file", _as_is),
+    "SMOOTHPOOL_SHUFFLE": ("shuffle", _bool),
+    "SMOOTHPOOL_MAX_FAILS": ("max_fails", _integer(1)),
+    "SMOOTHPOOL_PENALTY": ("penalty", _one_of(PenaltyRule)),
+    "SMOOTHPOOL_WEIGHT_SCALE": ("weight_scale", _scale),
+    "SMOOTHPOOL_EJECT_AFTER": ("eject_after", _integer(0)),
+    "SMOOTHPOOL_EJECT_TIME": ("eject_time", _seconds(zero=False)),
+    "SMOOTHPOOL_EJECT_MAX_PERCENT": ("eject_max_percent", _integer(0, 100)),
+    "SMOOTHPOOL_RETRY_TIMES": ("retry_times", _integer(0)),
+    "SMOOTHPOOL_ON_EMPTY": ("on_empty", _one_of(OnEmpty)),
+    "SMOOTHPOOL_WAIT_TIMEOUT": ("wait_timeout", _seconds(zero=True)),
+    "SMOOTHPOOL_START_COUNT": ("start_count", _integer(0)),
+    "SMOOTHPOOL_OUTCOME_POLICY": ("outcome_policy", _as_is),
+    "SMOOTHPOOL_STATS_PER_PROXY": ("stats_per_proxy", _bool),
+}
+
+NAMES = (*_READERS, *NOT_YET)
+"""Every ``SMOOTHPOOL_…`` name that is known."""

@@ -1,0 +1,24 @@
+"""Signals: what happened, for whoever listens. Outward only.
+
+Connect with ``crawler.signals.connect(handler, signal=signals.proxy_ejected)``.
+All are sent synchronously with keyword arguments; handlers take any subset of
+them. No argument holds a login: proxies are named by their id.
+"""
+
+from __future__ import annotations
+
+proxy_assigned = object()
+"""A request got its proxy. ``request``, ``proxy_id``, ``spider``."""
+
+proxy_outcome = object()
+"""A download through a proxy ended. ``request``, ``proxy_id``, ``outcome``
+(:class:`~scrapy_smoothpool.Outcome`), ``response`` or None, ``exception`` or None, ``spider``."""
+
+proxy_ejected = object()
+"""A proxy was put out. ``proxy_id``, ``reason`` (an outcome), ``duration`` (seconds), ``spider``."""
+
+proxy_restored = object()
+"""An ejected proxy came back. ``proxy_id``, ``spider``."""
+
+pool_exhausted = object()
+"""No proxy is free; sent once until one is free again. ``reason`` (text), ``spider``."""

@@ -1,0 +1,82 @@
+"""Where the proxies of a pool come from: a list, a dict with weights, a file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .exceptions import ProxyListError, SettingsError
+from .parsing import parse_entries, parse_proxies, parse_weighted
+from .proxy import Proxy
+
+_ACCEPTED = (
+    'a list of lines such as ["http://user:pass@host:port", "host:port"], '
+    'or a dict of line to weight such as {"host:port": 5}'
+)
+
+
+def load(proxies: object, path: object) -> list[Proxy] | None:
+    """Return the proxies of ``SMOOTHPOOL_PROXIES`` or ``SMOOTHPOOL_PROXIES_FILE``.
+
+    None when neither is set (the worker joins a shared pool as it stands).
+    Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` when both are set,
+    when a list is empty, or when an entry or the file cannot be used.
+    """
+    if proxies is not None and path is not None:
+        raise SettingsError(
+            "SMOOTHPOOL_PROXIES and SMOOTHPOOL_PROXIES_FILE are both set: the pool would not "
+            "know which list to follow; set one of them (None switches the other off)"
+        )
+    if path is not None:
+        return from_file(path)
+    if proxies is not None:
+        return from_setting(proxies)
+    return None
+
+
+def from_setting(value: object) -> list[Proxy]:
+    """Read the value of ``SMOOTHPOOL_PROXIES``: a list, a dict, or the text of a list."""
+    name = "SMOOTHPOOL_PROXIES"
+    if isinstance(value, Mapping | Sequence) and not value:
+        raise SettingsError(f"{name} is empty; accepted: {_ACCEPTED}")
+    try:
+        if isinstance(value, Mapping):
+            return parse_weighted(value)
+        if isinstance(value, str):
+            return parse_proxies(value)
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            return parse_entries(value)
+    except ProxyListError as error:
+        raise error.located(name) from None
+    raise SettingsError(f"{name} is a {type(value).__name__}; accepted: {_ACCEPTED}")
+
+
+def from_file(value: object) -> list[Proxy]:
+    """Read the file named by ``SMOOTHPOOL_PROXIES_FILE`` (UTF-8, with or without BOM)."""
+    name = "SMOOTHPOOL_PROXIES_FILE"
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise SettingsError(f"{name} is {value!r}; accepted: the path of a text file")
+    path = Path(value).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{name}: {path} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            f"{name}: {path} cannot be read ({error.strerror}); accepted: the path of a text "
+            "file with one proxy a line"
+        ) from None
+    try:
+        return parse_proxies(text)
+    except ProxyListError as error:
+        raise error.located(f"{name} ({path})") from None
+
+
+def shuffled(proxies: Sequence[Proxy], rng: random.Random) -> list[Proxy]:
+    """Return the proxies in random order (``SMOOTHPOOL_SHUFFLE``)."""
+    order = list(proxies)
+    rng.shuffle(order)
+    return order

@@ -1,0 +1,10 @@
+"""The shared pool's one truth, in Redis. Nothing outside this package imports redis.
+
+``url``         what ``SMOOTHPOOL_REDIS_URL`` may say, and how it is shown without its login
+``connection``  the client, and the synchronous PING at start
+``errors``      Redis's many errors as the two this package raises
+``keys``        every key, under one hash tag
+``scripts``     one typed function a Lua script
+``publish``     a list becomes the pool's list, at once and without losing a count
+``shared_pool`` what a strategy sees of all this
+"""

@@ -1,0 +1,92 @@
+"""Every Redis key of a pool.
+
+All of them begin with ``{prefix}:{<pool>}:``, braces included around the pool's
+name: what stands in braces is the *hash tag*, so that on a cluster all keys of a
+pool live in one slot and a script may touch several of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from scrapy_smoothpool.exceptions import SettingsError
+
+MAX_NAME = 100
+# No braces (they delimit the hash tag), no white space or control characters
+# (they make keys that nobody can type), nothing that ACL patterns read as special.
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f{}*?\[\]\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one pool.
+
+    :param prefix: ``SMOOTHPOOL_KEY_PREFIX``.
+    :param pool: ``SMOOTHPOOL_POOL``.
+    :raises SettingsError: for a name that makes no usable key.
+    """
+
+    prefix: str = "smoothpool"
+    pool: str = "default"
+
+    def __post_init__(self) -> None:
+        _check("SMOOTHPOOL_KEY_PREFIX", self.prefix)
+        _check("SMOOTHPOOL_POOL", self.pool)
+
+    @property
+    def allocations(self) -> str:
+        """Sorted set, id → allocations: the live pool."""
+        return self._key("allocations")
+
+    @property
+    def members(self) -> str:
+        """Hash, id → line with login: the one place outside a process where a login rests."""
+        return self._key("members")
+
+    @property
+    def fingerprint(self) -> str:
+        """String, which list is live."""
+        return self._key("fingerprint")
+
+    @property
+    def parked(self) -> str:
+        """Sorted set, id → allocations of members that are no longer listed."""
+        return self._key("parked")
+
+    @property
+    def parked_at(self) -> str:
+        """Sorted set, id → server time of parking, s."""
+        return self._key("parked_at")
+
+    @property
+    def publisher(self) -> str:
+        """String with a TTL, token of the worker that is publishing."""
+        return self._key("publisher")
+
+    @property
+    def retired(self) -> str:
+        """Sorted set, the former pool until it is settled."""
+        return self._key("retired")
+
+    @property
+    def retired_copied(self) -> str:
+        """Hash, id → the count that went into the new pool; until it is settled."""
+        return self._key("retired:copied")
+
+    def staging(self, token: str) -> tuple[str, str, str]:
+        """Allocations, members and copied counts being laid out; all with a TTL."""
+        base = self._key(f"staging:{token}")
+        return f"{base}:allocations", f"{base}:members", f"{base}:copied"
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}:{{{self.pool}}}:{name}"
+
+
+def _check(setting: str, name: object) -> None:
+    if not isinstance(name, str) or len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        shown = repr(name) if len(repr(name)) <= MAX_NAME else f"{repr(name)[:MAX_NAME]}…"
+        raise SettingsError(
+            f"{setting} = {shown}: expected a name of 1 to {MAX_NAME} characters without "
+            "white space, control characters, braces, brackets, backslashes, '*' and '?'"
+        )

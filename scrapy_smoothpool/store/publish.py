@@ -1,0 +1,162 @@
+"""A list becomes the pool's list: whole, at once, and without losing a count.
+
+1. *begin*: a list that is live already changes nothing. Otherwise one worker at a
+   time gets the turn, as a lease that runs out if it dies; the others wait and then
+   mostly find that the list they wanted is live.
+2. *stage*, in steps: the new members beside the live pool, each with its count.
+3. *swap*: two renames. Picks before it fall on the old list, after it on the new.
+4. *settle*, in steps: what was picked between 2 and 3 is added to the members still
+   listed; the others are parked with their count, in case they return.
+
+A worker that dies before 3 leaves keys with a TTL and the old list. One that dies
+after it leaves the former pool unsettled, which the next publisher of any list,
+the same one included, makes up for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
+from scrapy_smoothpool.store import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scrapy_smoothpool.store.connection import RedisConnection
+    from scrapy_smoothpool.store.keys import Keys
+
+STEP = 1_000  # members a script call; also what Lua's unpack() can still take
+LEASE = 10_000  # ms without a sign of life after which another worker may publish
+STAGING_TTL = 60_000  # ms
+MAX_PARKED = 10_000
+MAX_PARKED_AGE = 7 * 86_400  # seconds
+MAX_WAIT = 60.0  # seconds for others to finish
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """What publishing did.
+
+    ``changed``: this call swapped a list in. ``replaced``: how many members the
+    former, different list had; 0 when there was none. ``size``, ``added``,
+    ``removed``: members of the list, and by how many it differs from the former.
+    """
+
+    changed: bool
+    size: int
+    replaced: int = 0
+    added: int = 0
+    removed: int = 0
+
+
+async def publish(
+    conn: RedisConnection,
+    keys: Keys,
+    members: Mapping[str, str],
+    fingerprint: str,
+    start_count: int = 0,
+) -> PublishResult:
+    """Make *members* (id → line) the pool's list.
+
+    :param fingerprint: the same for the same list, in every worker.
+    :param start_count: the count of newcomers to an empty pool.
+    :raises StoreUnavailable: Redis cannot be reached, or other workers were still
+        publishing after a minute.
+    :raises StoreError: Redis refused.
+    """
+    if not members or not fingerprint:
+        raise ValueError("a list to be published has members and a fingerprint")
+    deadline = time.monotonic() + MAX_WAIT
+    pause = 0.02
+    while True:
+        token = secrets.token_hex(8)
+        verdict = await scripts.begin_publish(conn, keys, fingerprint, token, LEASE)
+        if verdict == "same":
+            return PublishResult(False, len(members))
+        if verdict != "busy":
+            try:
+                await _settle(conn, keys)
+                if verdict == "settle":
+                    return PublishResult(False, len(members))
+                result = await _replace(conn, keys, token, members, fingerprint, start_count)
+                if result is not None:
+                    return result
+            finally:
+                await _give_back(conn, keys, token)
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"pool {keys.pool!r} could not be published: other workers kept publishing "
+                f"to it for {MAX_WAIT:g} s, or Redis evicts its keys"
+            )
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(2 * pause, 0.5)
+
+
+async def _replace(
+    conn: RedisConnection,
+    keys: Keys,
+    token: str,
+    members: Mapping[str, str],
+    fingerprint: str,
+    start_count: int,
+) -> PublishResult | None:
+    """Stage, swap and settle; None when the turn was lost on the way."""
+    returning: list[str] = []
+    for step in steps(list(members.items())):
+        parked = await scripts.stage_members(
+            conn,
+            keys,
+            token,
+            step,
+            lease=LEASE,
+            ttl=STAGING_TTL,
+            start_count=start_count,
+        )
+        if parked is None:
+            return None
+        returning += parked
+    swapped = await scripts.swap_in(conn, keys, token, fingerprint, len(members))
+    if swapped is None:
+        return None
+    former_size, kept, former = swapped
+    for back in steps(returning):
+        await scripts.unpark(conn, keys, back)
+    await _settle(conn, keys)
+    return PublishResult(
+        changed=True,
+        size=len(members),
+        replaced=former_size if former != fingerprint else 0,
+        added=len(members) - kept,
+        removed=max(0, former_size - kept),
+    )
+
+
+async def _settle(conn: RedisConnection, keys: Keys) -> None:
+    left = 1
+    while left:
+        left = await scripts.settle_retired(conn, keys, STEP, MAX_PARKED_AGE)
+        while await scripts.trim_parked(conn, keys, MAX_PARKED, MAX_PARKED_AGE, STEP):
+            pass
+
+
+async def _give_back(conn: RedisConnection, keys: Keys, token: str) -> None:
+    # Failing is harmless: the lease and the staging keys run out by themselves.
+    with suppress(StoreError):
+        await scripts.end_publish(conn, keys, token)
+
+
+def steps(items: Sequence[T]) -> Iterator[list[T]]:
+    """Yield *items* in lists of up to :data:`STEP`."""
+    iterator = iter(items)
+    while step := list(islice(iterator, STEP)):
+        yield step

@@ -1,0 +1,69 @@
+"""What a strategy sees of the shared pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_smoothpool.store import publish, reading, scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scrapy_smoothpool.store.connection import RedisConnection
+    from scrapy_smoothpool.store.keys import Keys
+
+#: Every Redis command the store uses, for an ACL. PING is wanted at start but not needed.
+COMMANDS = sorted({"EVALSHA", "EVAL"}.union(*scripts.COMMANDS.values(), *reading.COMMANDS.values()))
+
+
+class SharedPool:
+    """One pool in Redis. Every method may raise StoreUnavailable or StoreError."""
+
+    def __init__(self, connection: RedisConnection, keys: Keys) -> None:
+        self.connection = connection
+        self.keys = keys
+
+    async def pick(self) -> str | None:
+        """Allocate the least used member; None when the pool is empty."""
+        return await scripts.least_used(self.connection, self.keys)
+
+    async def pick_excluding(self, excluded: Iterable[str]) -> str | None:
+        """Allocate the least used member not in *excluded*; None when there is none."""
+        return await scripts.least_used_excluding(self.connection, self.keys, excluded)
+
+    async def publish(
+        self, members: Mapping[str, str], fingerprint: str, start_count: int = 0
+    ) -> publish.PublishResult:
+        """Make *members* (id → line) the pool's list; see :func:`.publish.publish`."""
+        return await publish.publish(self.connection, self.keys, members, fingerprint, start_count)
+
+    async def lines(self, members: Iterable[str]) -> dict[str, str]:
+        """Return id → line of those *members* that the live list has."""
+        return await reading.lines(self.connection, self.keys, members)
+
+    async def load_members(self) -> dict[str, str]:
+        """Return the whole live list, id → line; empty when there is none."""
+        return await reading.load_members(self.connection, self.keys)
+
+    async def raise_to_minimum(self, member: str, excluded: Iterable[str] = ()) -> int | None:
+        """Lift *member* to the least count of the others not in *excluded*.
+
+        Returns its count, or None when it is no longer listed (it is not added).
+        """
+        return await scripts.raise_to_minimum(self.connection, self.keys, member, excluded)
+
+    async def counts(self, members: Iterable[str] | None = None) -> dict[str, int]:
+        """Return id → allocations, of the whole pool or of *members*."""
+        return await reading.counts(self.connection, self.keys, members)
+
+    async def size(self) -> int:
+        """Return the number of members; 0 when the pool is missing."""
+        return await reading.size(self.connection, self.keys)
+
+    async def fingerprint(self) -> str | None:
+        """Return which list is live."""
+        return await reading.fingerprint(self.connection, self.keys)
+
+    async def aclose(self) -> None:
+        """Close the connections. Never raises."""
+        await self.connection.aclose()

@@ -1,0 +1,102 @@
+"""What a strategy is, and how one is found by name.
+
+A strategy decides which proxy comes next. It knows ids and weights, nothing of
+Scrapy, requests or outcomes: the pool tells it when to penalise, eject or
+restore a proxy. Every strategy passes the suite in ``tests/test_contract.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+
+from ..penalties import PenaltyRule
+from ..proxy import Proxy
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyOptions:
+    """Everything a strategy may be configured with; each takes what it needs."""
+
+    pool: str = "default"
+    key_prefix: str = "smoothpool"
+    redis_url: str | None = field(default=None, repr=False)
+    start_count: int = 0
+    max_fails: int = 3
+    penalty: PenaltyRule = PenaltyRule.CONSECUTIVE
+    weight_scale: int | None = None
+    """None means "auto"."""
+
+
+class WeightView(NamedTuple):
+    """A proxy's weights as a user wrote them, scaling taken out again."""
+
+    weight: int
+    effective_weight: float
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Chooses the next proxy of a pool.
+
+    ``pick``, ``restore`` and ``lookup`` may return their result or an awaitable
+    of it, so that strategies without I/O cost no suspension.
+    """
+
+    shared: ClassVar[bool]
+    """Whether the pool lives in Redis and other workers take part in it."""
+
+    @classmethod
+    def from_options(cls, options: StrategyOptions) -> Self:
+        """Build the strategy. Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`."""
+
+    def check(self, proxies: Sequence[Proxy]) -> None:
+        """Refuse, at start and without awaiting, what this strategy cannot work with.
+
+        May block for at most a second (one PING). Raises
+        :exc:`~scrapy_smoothpool.exceptions.SmoothPoolError`.
+        """
+
+    def describe(self) -> str:
+        """Return a short text for the log, such as the Redis host; never a login."""
+
+    async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        """Start with *proxies* and return those that the pool consists of."""
+
+    def pick(self, exclude: Collection[str] = ()) -> str | None | Awaitable[str | None]:
+        """Return the id of the next proxy, None when none is eligible.
+
+        Ejected and drained proxies are never returned, those in *exclude* not by
+        this call.
+        """
+
+    def lookup(self, proxy_id: str) -> Proxy | None | Awaitable[Proxy | None]:
+        """Return the proxy behind an id that the pool does not know, None if nobody does."""
+
+    async def members(self) -> Sequence[Proxy]:
+        """Return the proxies that the pool consists of now."""
+
+    def penalize(self, proxy_id: str, consecutive: int) -> int:
+        """Lower a proxy's standing after its *consecutive*-th failure in a row.
+
+        Returns by how much, 0 when this strategy or rule does not penalise.
+        """
+
+    def eject(self, proxy_id: str) -> None:
+        """Take a proxy out of the selection until :meth:`restore`."""
+
+    def restore(self, proxy_id: str) -> None | Awaitable[None]:
+        """Let an ejected proxy back in, gently."""
+
+    async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        """Replace the list by difference and return the proxies the pool now consists of."""
+
+    def weights(self) -> Mapping[str, WeightView]:
+        """Return the weights of all proxies, for reports."""
+
+    async def close(self) -> None:
+        """Release connections. Never raises."""
+
+
+StrategyFactory = Callable[[StrategyOptions], Strategy]

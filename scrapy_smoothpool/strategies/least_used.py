@@ -1,0 +1,201 @@
+"""``least_used``: the proxy with the fewest allocations, shared by all workers.
+
+The counts are a sorted set in Redis; one short script reads the minimum and
+adds one, so two workers never see the same minimum. Ties go by member order.
+
+What the count is not: it includes requests that failed later, is never lowered,
+and says nothing of latency, success or work in flight. A sole eligible member
+may be picked again and again.
+
+Ejections are this worker's own here: ejected members are skipped by exclusion,
+other workers go on using them until they have seen for themselves.
+
+Weakness: all proxies count alike, so unequal weights are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar, Self
+
+from ..exceptions import SettingsError, StoreError
+from ..proxy import Proxy
+from ..store.connection import RedisConnection, ping_once
+from ..store.keys import Keys
+from ..store.shared_pool import SharedPool
+from ..store.url import parse_url
+from .base import StrategyOptions, WeightView
+
+logger = logging.getLogger(__name__)
+
+_FOREIGN_LIMIT = 1_000
+
+
+class LeastUsedStrategy:
+    """Atomic least-used allocation from a sorted set in Redis."""
+
+    shared: ClassVar[bool] = True
+
+    def __init__(self, options: StrategyOptions) -> None:
+        if not options.redis_url:
+            raise SettingsError(
+                "SMOOTHPOOL_REDIS_URL is not set, which SMOOTHPOOL_STRATEGY = "
+                '"least_used" needs; accepted: a URL such as "redis://localhost:6379/0"'
+            )
+        self._options = options
+        self._url = options.redis_url
+        self._address = parse_url(options.redis_url)
+        self._keys = Keys(options.key_prefix, options.pool)
+        self._connection: RedisConnection | None = None
+        self._shared: SharedPool | None = None
+        # What this worker published, to publish again should the key vanish; None: it joined.
+        self._list: dict[str, str] | None = None
+        self._known: dict[str, Proxy] = {}
+        self._ejected: set[str] = set()
+        # Members somebody put into the set by hand, without a line that says how to reach them.
+        self._foreign: set[str] = set()
+
+    @classmethod
+    def from_options(cls, options: StrategyOptions) -> Self:
+        """Build the strategy. Raises SettingsError without a usable Redis URL."""
+        return cls(options)
+
+    def check(self, proxies: Sequence[Proxy]) -> None:
+        """Refuse unequal weights, and a Redis that does not answer a PING within a second."""
+        weights = {proxy.weight for proxy in proxies}
+        if len(weights) > 1 or 0 in weights:
+            odd = next(p for p in proxies if p.weight in (0, *sorted(weights)[1:]))
+            raise SettingsError(
+                f"the proxies have unequal weights ({odd.id} has {odd.weight}), but "
+                'SMOOTHPOOL_STRATEGY = "least_used" counts all alike; accepted: equal weights, '
+                'or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
+            )
+        try:
+            ping_once(self._url)
+        except StoreError as error:
+            raise SettingsError(
+                f"SMOOTHPOOL_REDIS_URL cannot be used: {error}; accepted: the URL of a Redis "
+                "that answers when the crawl starts"
+            ) from None
+
+    def describe(self) -> str:
+        """Return the Redis host and key, without a login."""
+        return f"Redis {self._address}, {self._keys.allocations}"
+
+    async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        """Publish the list, or join the pool as it stands when there is none."""
+        self._connection = RedisConnection(self._url)
+        self._shared = SharedPool(self._connection, self._keys)
+        if proxies:
+            return await self.reload(proxies)
+        return await self.members()
+
+    async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        """Publish another list in place of the present one; counts are kept."""
+        self._list = {proxy.id: proxy.to_line() for proxy in proxies}
+        self._know(proxies)
+        await self._publish()
+        return proxies
+
+    async def _publish(self) -> None:
+        assert self._list is not None
+        result = await self._pool.publish(
+            self._list, fingerprint(self._list), self._options.start_count
+        )
+        if result.replaced:
+            logger.warning(
+                "Pool %r held another list of %d proxies, which this worker's list of %d "
+                "replaces for every worker; if both are meant, give them different names "
+                "with SMOOTHPOOL_POOL",
+                self._options.pool,
+                result.replaced,
+                len(self._list),
+            )
+
+    async def members(self) -> Sequence[Proxy]:
+        """Read the pool as it stands in Redis."""
+        proxies = []
+        for proxy_id, line in (await self._pool.load_members()).items():
+            try:
+                proxies.append(Proxy.from_line(line, id=proxy_id))
+            except ValueError as error:
+                logger.warning("Pool member %s is left out: %s", proxy_id, error)
+        self._know(proxies)
+        return proxies
+
+    def _know(self, proxies: Sequence[Proxy]) -> None:
+        self._known = {proxy.id: proxy for proxy in proxies}
+        self._ejected &= self._known.keys()
+        self._foreign.clear()
+
+    @property
+    def _pool(self) -> SharedPool:
+        assert self._shared is not None, "open() comes first"
+        return self._shared
+
+    async def pick(self, exclude: Collection[str] = ()) -> str | None:
+        """Take the least-used member that is neither excluded nor ejected here."""
+        skipped = self._ejected | self._foreign
+        skipped.update(exclude)
+        found = await self._pick(skipped)
+        if found is None and self._list is not None and await self._pool.size() == 0:
+            # The key is gone (flushed, or a server that came back empty): that is not an
+            # empty pool. Any worker with the list mends it.
+            logger.warning("Pool %r is missing in Redis; publishing it again", self._options.pool)
+            await self._publish()
+            found = await self._pick(skipped)
+        return found
+
+    async def _pick(self, skipped: set[str]) -> str | None:
+        if skipped:
+            return await self._pool.pick_excluding(sorted(skipped))
+        return await self._pool.pick()
+
+    async def lookup(self, proxy_id: str) -> Proxy | None:
+        """Read the line of a member that another worker brought in."""
+        line = (await self._pool.lines([proxy_id])).get(proxy_id)
+        proxy = None
+        if line is not None:
+            try:
+                proxy = Proxy.from_line(line, id=proxy_id)
+            except ValueError as error:
+                logger.warning("Pool member %s cannot be used: %s", proxy_id, error)
+        if proxy is None:
+            if len(self._foreign) >= _FOREIGN_LIMIT:
+                self._foreign.clear()
+            self._foreign.add(proxy_id)
+            return None
+        self._known[proxy_id] = proxy
+        return proxy
+
+    def penalize(self, proxy_id: str, consecutive: int) -> int:
+        """Do nothing: here a penalty is ejection."""
+        return 0
+
+    def eject(self, proxy_id: str) -> None:
+        """Skip the member in this worker's picks."""
+        self._ejected.add(proxy_id)
+
+    async def restore(self, proxy_id: str) -> None:
+        """Let the member back at max(own count, the pool's minimum), so that it takes no rush."""
+        self._ejected.discard(proxy_id)
+        await self._pool.raise_to_minimum(proxy_id, sorted(self._ejected | {proxy_id}))
+
+    def weights(self) -> Mapping[str, WeightView]:
+        """Return equal weights for all known members."""
+        return {name: WeightView(proxy.weight, proxy.weight) for name, proxy in self._known.items()}
+
+    async def close(self) -> None:
+        """Close the connections to Redis."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
+
+def fingerprint(lines: Mapping[str, str]) -> str:
+    """Return what tells two lists apart, whatever their order: SHA-256 over ids and lines."""
+    digest = hashlib.sha256()
+    for proxy_id in sorted(lines):
+        digest.update(f"{proxy_id}\0{lines[proxy_id]}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,115 @@
+"""Requests that wait for a proxy without standing in anybody's way.
+
+A waiter holds its CONCURRENT_REQUESTS place for a moment, is offered a proxy
+again, and goes back to the scheduler. So other requests get their turn, a
+closing spider is not kept waiting, and a JOBDIR keeps those that never got one.
+
+Two details make the others keep their pace:
+
+* A waiting request goes back one priority lower (its own is restored when it
+  gets a proxy). At the same priority Scrapy's LIFO queues would hand out the
+  same waiters over and over, with everything below them starving.
+* While it holds its place it counts as active in its downloader slot. Scrapy's
+  default queue serves the slot with the fewest active requests first, and
+  would otherwise prefer the host that waits to every host that works.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from scrapy.utils.asyncio import sleep
+
+from . import meta as keys
+from . import stats as names
+from .exceptions import PoolExhausted
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from .stats import Stats
+
+logger = logging.getLogger(__name__)
+
+HOLD = 0.25
+"""Seconds a waiter holds its place at a time: short enough to keep the others' pace."""
+NO_SCHEDULER_WAIT = 1.0
+"""Seconds that a request of ``engine.download_async`` may wait in all."""
+
+
+class Waiting:
+    """The waiting of one crawler.
+
+    :param run: a token of this run, so that a resumed crawl starts its waits anew.
+    :param timeout: ``SMOOTHPOOL_WAIT_TIMEOUT``, seconds.
+    """
+
+    def __init__(self, crawler: Crawler, stats: Stats, *, run: str, timeout: float) -> None:
+        self._crawler = crawler
+        self._stats = stats
+        self._run = run
+        self._timeout = timeout
+
+    @property
+    def closing(self) -> bool:
+        """Whether the spider is being closed: then nothing waits any longer."""
+        # Scrapy has no public way to ask, and no signal before the last request is done.
+        slot = getattr(self._crawler.engine, "_slot", None)
+        return slot is None or slot.closing is not None
+
+    async def hold(self, request: Request, seconds: float = HOLD) -> None:
+        """Wait a moment, counted as active in the request's slot. Ends early when closing."""
+        assert self._crawler.engine is not None
+        downloader = self._crawler.engine.downloader
+        _, slot = downloader._get_slot(request)
+        slot.active.add(request)
+        try:
+            if not self.closing:
+                await sleep(min(seconds, HOLD))
+        finally:
+            slot.active.discard(request)
+
+    def start(self, request: Request) -> keys.Wait:
+        """Return the request's wait, begun now if this is its first time in this run."""
+        found = request.meta.get(keys.WAIT)
+        if found is None:
+            self._stats.inc(names.WAITS)
+            own = (request.priority, request.dont_filter)
+        else:
+            own = (found[2], found[3])
+            if found[0] == self._run:
+                return keys.Wait(*found)
+        wait = keys.Wait(self._run, time.time() + self._timeout, *own)
+        request.meta[keys.WAIT] = tuple(wait)
+        return wait
+
+    def back(self, request: Request, wait: keys.Wait, reason: str) -> Request:
+        """Return the request that goes back to the scheduler in this one's place.
+
+        Raises :exc:`~scrapy_smoothpool.exceptions.PoolExhausted` when its time
+        is over, or when it has no scheduler to go back to.
+        """
+        waited = float(request.meta.get(keys.RETURNED) or 0.0)
+        # Of this run's clock alone: a clock set back must not wait for ever.
+        left = min(wait.deadline - time.time(), self._timeout)
+        if not self.closing and (left <= 0 or waited >= NO_SCHEDULER_WAIT):
+            self._stats.inc(names.WAITS_ENDED)
+            limit = f"{self._timeout:g} s (SMOOTHPOOL_WAIT_TIMEOUT)"
+            if waited >= NO_SCHEDULER_WAIT:
+                limit = f"{NO_SCHEDULER_WAIT:g} s (requests of download_async have no scheduler)"
+            raise PoolExhausted(f"no proxy for {request} within {limit}: {reason}")
+        self._stats.inc(names.WAITS_REQUEUED)
+        again = request.replace(dont_filter=True, priority=wait.priority - 1)
+        again.meta[keys.RETURNED] = waited + HOLD
+        return again
+
+    @staticmethod
+    def over(request: Request) -> None:
+        """Give the request its own priority and filter flag back: it has its proxy."""
+        found = request.meta.pop(keys.WAIT, None)
+        request.meta.pop(keys.RETURNED, None)
+        if found is not None:
+            request.priority, request.dont_filter = found[2], found[3]

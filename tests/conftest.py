@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+from farm import Farm
+
+from crawl import REACTORLESS
+
+
+@pytest.fixture
+def farm():
+    with Farm() as farm:
+        yield farm
+
+
+@pytest.fixture(params=["reactor", "reactorless"])
+def mode(request) -> dict[str, object]:
+    """Settings of both ways in which Scrapy runs: Twisted's asyncio reactor, and none."""
+    return dict(REACTORLESS) if request.param == "reactorless" else {}
