@@ -251,7 +251,7 @@ class SmoothPoolExtension:
 
     def _restored(self, proxy_id: str) -> None:
         self.stats.inc(names.RESTORATIONS)
-        logger.info("Proxy %s is back", proxy_id)
+        logger.info("Proxy %s may be tried again: its time out is over", proxy_id)
         self.send(signals.proxy_restored, proxy_id=proxy_id)
 
     def send(self, signal: object, **arguments: Any) -> None:

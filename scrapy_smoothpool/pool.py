@@ -60,6 +60,7 @@ class _Member:
     picks: int = 0
     successes: int = 0
     failures: int = 0
+    unclear: int = 0
     ejections: int = 0
 
 
@@ -72,6 +73,8 @@ class MemberView(NamedTuple):
     picks: int
     successes: int
     failures: int
+    unclear: int
+    """Ambiguous outcomes: retried elsewhere, blamed on nobody."""
     ejections: int
     consecutive_failures: int
     out: bool
@@ -246,6 +249,8 @@ class Pool:
             member.successes += 1
         elif outcome.is_failure:
             member.failures += 1
+        elif outcome is Outcome.AMBIGUOUS:
+            member.unclear += 1
         if not self._health.is_current(proxy_id, epoch):
             return Report(stale=True)
         if outcome is Outcome.SUCCESS:
@@ -277,6 +282,7 @@ class Pool:
                     member.picks,
                     member.successes,
                     member.failures,
+                    member.unclear,
                     member.ejections,
                     record.consecutive,
                     record.out_until is not None,

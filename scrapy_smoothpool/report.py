@@ -10,7 +10,19 @@ LONG = 24
 """A pool of more proxies than this is shown by its best, its worst and a sum."""
 _SHOWN = 8
 
-_HEADER = ("proxy", "weight", "eff.", "picks", "share", "due", "ok", "failed", "ejected", "")
+_HEADER = (
+    "proxy",
+    "weight",
+    "eff.",
+    "picks",
+    "share",
+    "due",
+    "ok",
+    "failed",
+    "unclear",
+    "ejected",
+    "",
+)
 Row = tuple[str, ...]
 
 
@@ -43,6 +55,7 @@ def _row(member: MemberView, members: Sequence[MemberView]) -> Row:
         _percent(member.weight, weight),
         str(member.successes),
         str(member.failures),
+        str(member.unclear),
         str(member.ejections),
         state,
     )
@@ -61,6 +74,7 @@ def _summed(label: str, some: Sequence[MemberView], members: Sequence[MemberView
         _percent(weight, sum(m.weight for m in members)),
         str(sum(m.successes for m in some)),
         str(sum(m.failures for m in some)),
+        str(sum(m.unclear for m in some)),
         str(sum(m.ejections for m in some)),
         f"{out} out" if out else "",
     )

@@ -1,17 +1,24 @@
 """robots.txt counts double: a page is never crawled as allowed because the pool failed.
 
-Scrapy's RobotsTxtMiddleware takes a robots.txt that could not be had for "no
-rules" and remembers that for the whole crawl. So when the reason was the pool
-(no proxy free, or every proxy tried was at fault), the host is noted here, its
-pages wait, and RobotsTxtMiddleware is made to ask again.
+Two things in Scrapy's RobotsTxtMiddleware would open a site's closed pages:
+
+* It takes a robots.txt that could not be had for "no rules" and remembers that
+  for the whole crawl. When the reason was the pool (no proxy free, or every
+  proxy tried was at fault), the host is noted here, its pages wait, and
+  RobotsTxtMiddleware is made to ask again.
+* Of the pages that wait for the same robots.txt, all but the first are told "no
+  rules" (Scrapy 2.14 to 2.19: they await one Deferred, whose result is gone
+  after the first). A proxy makes that wait longer and the pages more, so the
+  first pages of a host after its robots.txt are checked once more.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.utils.httpobj import urlparse_cached
+from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -20,15 +27,21 @@ if TYPE_CHECKING:
 ROBOTS_RETRY_TIMES = 20
 """Least budget of a robots.txt request: "no rules" must be the site's word, not a proxy's."""
 
+_HOSTS = 10_000
+
 
 class RobotsGuard:
-    """Hosts whose robots.txt could not be had through the pool."""
+    """What is known of the robots.txt of hosts. Inactive without ROBOTSTXT_OBEY."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self.active = crawler.settings.getbool("ROBOTSTXT_OBEY")
-        # Bounded by the hosts that RobotsTxtMiddleware itself remembers.
+        # More pages than this cannot have been waiting for one robots.txt.
+        self._most_waiting = 2 * (crawler.settings.getint("CONCURRENT_REQUESTS") or 1_000)
+        # Hosts without a robots.txt yet, by the pool's fault. Cleared when it arrives.
         self._missing: set[str] = set()
+        # Hosts whose robots.txt has come lately -> pages still to be checked once more.
+        self._recent: dict[str, int] = {}
 
     def is_robots(self, request: Request) -> bool:
         """Say whether this is RobotsTxtMiddleware's own request."""
@@ -44,22 +57,46 @@ class RobotsGuard:
 
     def arrived(self, request: Request) -> None:
         """Note that the site itself has answered."""
-        self._missing.discard(urlparse_cached(request).netloc)
+        netloc = urlparse_cached(request).netloc
+        self._missing.discard(netloc)
+        if len(self._recent) >= _HOSTS:
+            del self._recent[next(iter(self._recent))]
+        self._recent[netloc] = self._most_waiting
 
     def holds(self, request: Request) -> bool:
-        """Say whether a page must wait, and make RobotsTxtMiddleware ask again if so."""
-        if not self._missing or request.meta.get("dont_obey_robotstxt"):
+        """Say whether a page must wait for its host's robots.txt.
+
+        Raises IgnoreRequest for a page that it forbids and that was let through.
+        """
+        if not (self._missing or self._recent) or request.meta.get("dont_obey_robotstxt"):
             return False
         netloc = urlparse_cached(request).netloc
-        if netloc not in self._missing:
-            return False
-        self._forget(netloc)
-        return True
+        if netloc in self._missing:
+            self._ask_again(netloc)
+            return True
+        left = self._recent.get(netloc)
+        if left is not None:
+            if left > 1:
+                self._recent[netloc] = left - 1
+            else:
+                del self._recent[netloc]
+            self._check_again(netloc, request)
+        return False
 
-    def _forget(self, netloc: str) -> None:
-        assert self._crawler.engine is not None
-        middleware = self._crawler.get_downloader_middleware(RobotsTxtMiddleware)
-        # Private, but the only memory of "no rules"; None is exactly that entry.
-        parsers = getattr(middleware, "_parsers", {})
-        if netloc in parsers and parsers[netloc] is None:
+    def _ask_again(self, netloc: str) -> None:
+        parsers = self._parsers()
+        if netloc in parsers and parsers[netloc] is None:  # None is "no rules"
             del parsers[netloc]
+
+    def _check_again(self, netloc: str, request: Request) -> None:
+        middleware = self._middleware()
+        parser = self._parsers().get(netloc)
+        if middleware is not None and parser is not None and not isinstance(parser, Deferred):
+            middleware.process_request_2(parser, request)
+
+    def _middleware(self) -> RobotsTxtMiddleware | None:
+        return self._crawler.get_downloader_middleware(RobotsTxtMiddleware)
+
+    def _parsers(self) -> dict[str, Any]:
+        # Private, but the only place where "no rules" is remembered.
+        return getattr(self._middleware(), "_parsers", {})

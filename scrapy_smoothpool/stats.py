@@ -57,9 +57,9 @@ PROXIES = PREFIX + "proxies"
 PROXIES_OUT = PREFIX + "proxies_out"
 """Proxies that were ejected at close."""
 PER_PROXY = PREFIX + "proxy/{id}/{what}"
-"""Opt-in: picks, successes, failures and ejections of one proxy."""
+"""Opt-in: picks, successes, failures, unclear and ejections of one proxy."""
 
-_PER_PROXY_FIELDS = ("picks", "successes", "failures", "ejections")
+_PER_PROXY_FIELDS = ("picks", "successes", "failures", "unclear", "ejections")
 
 
 class Stats:

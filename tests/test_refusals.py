@@ -127,11 +127,7 @@ def test_bad_list(strategy, value, says):
             ["HTTPPROXY_AUTH_ENCODING", "utf-8"],
         ),
         (
-            {
-                "DOWNLOAD_HANDLERS": {
-                    "https": "test_refusals.H2DownloadHandler"
-                }
-            },
+            {"DOWNLOAD_HANDLERS": {"https": "test_refusals.H2DownloadHandler"}},
             ["H2DownloadHandler"],
         ),
     ],

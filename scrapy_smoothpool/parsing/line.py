@@ -17,9 +17,10 @@ _COMMON = re.compile(
     r"([A-Za-z0-9._-]+):([1-9][0-9]{0,4})(?: weight=([0-9]{1,10}))?"
 )
 # A password that is no port and a user name without dots leave one reading.
-_USER, _PASSWORD = "[A-Za-z][A-Za-z0-9_~=+-]*", "(?=[0-9]*[A-Za-z_])[A-Za-z0-9_.~=+-]+"
-_BARE = re.compile(rf"({_USER}):({_PASSWORD})@([A-Za-z0-9._-]+):([1-9][0-9]{{0,4}})")
-_FOUR = re.compile(rf"([A-Za-z0-9._-]+):([1-9][0-9]{{0,4}}):({_USER}):({_PASSWORD})")
+_LOGIN = "(?P<u>[A-Za-z][A-Za-z0-9_~=+-]*):(?P<p>(?=[0-9]*[A-Za-z_])[A-Za-z0-9_.~=+-]+)"
+_SERVER = "(?P<h>[A-Za-z0-9._-]+):(?P<n>[1-9][0-9]{0,4})"
+_BARE = re.compile(f"{_LOGIN}@{_SERVER}")
+_FOUR = re.compile(f"{_SERVER}:{_LOGIN}")
 _PLAIN = re.compile(r"[A-Za-z0-9._~=+:@-]+")
 _TAGS = re.compile(r"(?:\s+(?:weight|name)=\S*)+$")
 _WEIGHT = re.compile(r"[0-9]{1,10}")
@@ -58,12 +59,11 @@ def read_line(line: str, weight: int | None = None) -> Proxy:
             return Proxy(scheme or "http", host, int(port), username, password)
         address = Address(scheme, host, int(port), username, password)
         return make_proxy(address, {} if own is None else {"weight": own}, weight)
-    bare = _BARE.fullmatch(line)
-    if bare is not None:
-        return make_proxy(Address(None, bare[3], int(bare[4]), bare[1], bare[2]), {}, weight)
-    four = _FOUR.fullmatch(line)
-    if four is not None:
-        return make_proxy(Address(None, four[1], int(four[2]), four[3], four[4]), {}, weight)
+    login = (_BARE if "@" in line else _FOUR).fullmatch(line)
+    if login is not None:
+        share = 1 if weight is None else weight
+        parts = login.groupdict()
+        return Proxy("http", parts["h"], int(parts["n"]), parts["u"], parts["p"], share)
     if _PLAIN.fullmatch(line):
         # Nothing around it, no columns; if it is faulty the long way finds a better reason.
         with contextlib.suppress(InvalidProxy):
