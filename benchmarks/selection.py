@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from reference_wrr import PlainLoop  # noqa: E402
-
 from scrapy_smoothpool.strategies.smooth_wrr import SmoothWeightedRoundRobin  # noqa: E402
 
 SITUATIONS = (

@@ -76,7 +76,7 @@ def check_order(settings: BaseSettings, cls: type) -> None:
             f"DOWNLOADER_MIDDLEWARES enables {len(own)} SmoothPool middlewares; accepted: one"
         )
     place = own[0]
-    before = [RedirectMiddleware] if settings.getbool("REDIRECT_ENABLED") else []
+    before: list[type] = [RedirectMiddleware] if settings.getbool("REDIRECT_ENABLED") else []
     before += [RetryMiddleware] if settings.getbool("RETRY_ENABLED") else []
     low = [(n, c) for n, c in enabled if any(_is(c, b) for b in before)]
     high = [(n, c) for n, c in enabled if _is(c, HttpProxyMiddleware)]

@@ -285,7 +285,7 @@ class SmoothPoolExtension:
             logger.info("Pool %r has a proxy again", self.pool.name)
 
 
-def _policy(value: object) -> object:
+def _policy(value: Any) -> object:
     if value is None:
         return OutcomePolicy()
     accepted = "the path of a class with classify_response and classify_exception"

@@ -94,20 +94,24 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             self._stats.inc(names.ROBOTS_WAITS)
             return await self._wait(request, "robots.txt could not be had through the pool")
         if not self._wants_proxy(request):
+            self._waiting.passes()
             return None
         while self._pool.state is State.NEW and not self._waiting.closing:
             # Another component sent this from its own spider_opened handler.
             await self._waiting.hold(request)
+        waiting = self._waiting
+        if waiting.dry is not None and not waiting.may_ask():
+            return await self._no_proxy(request, waiting.dry)
         tries = keys.tries_of(request)
         try:
             assignment = await self._acquire(tries)
         except StoreError as error:
             self._stats.inc(names.STORE_ERRORS)
-            return await self._no_proxy(request, str(error))
+            return await self._no_proxy(request, waiting.ran_dry(str(error)))
         if assignment is None:
             if tries.proxies and time.time() < tries.last_not_before:
                 return await self._wait(request, "the only proxy left has just failed")
-            return await self._no_proxy(request, self._why())
+            return await self._no_proxy(request, waiting.ran_dry(self._why()))
         self._assign(request, assignment)
         return None
 
@@ -147,6 +151,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         )
 
     def _assign(self, request: Request, assignment: Assignment) -> None:
+        self._waiting.dry = None
+        self._waiting.passes()
         self._waiting.over(request)
         meta = request.meta
         meta[keys.PROXY] = assignment.url
@@ -176,13 +182,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     async def _wait(self, request: Request, reason: str) -> Request:
         wait = self._waiting.start(request)
-        await self._waiting.hold(request)
+        held = await self._waiting.hold(request)
         if self._robots.is_robots(request):
             # Its pages do the waiting, through the scheduler. IgnoreRequest, since Scrapy logs
             # anything else with a traceback at every turn.
             self._robots.failed(request)
             raise IgnoreRequest(f"robots.txt waits for a proxy: {reason}")
-        return self._waiting.back(request, wait, reason)
+        return self._waiting.back(request, wait, held, reason)
 
     # On the way
 

@@ -107,7 +107,7 @@ def _given(settings: BaseSettings) -> dict[str, Any]:
 def _refuse_near_miss(name: str, settings: BaseSettings) -> None:
     """Refuse ``SMOOTHPOL_STRATEGY`` and the like: a typo in the prefix hides the whole name."""
     # Cheap tests first: a crawler has some 250 settings, nearly all without "POOL" or "SMOOTH".
-    if "POO" not in name and "SMO" not in name or settings.getpriority(name) == 0:
+    if ("POO" not in name and "SMO" not in name) or settings.getpriority(name) == 0:
         return
     near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.93)
     if near:
@@ -182,7 +182,7 @@ def _one_of(kind: type[StrEnum]) -> Reader:
 
     def read(name: str, value: object) -> StrEnum:
         try:
-            return kind(value)
+            return kind(str(value))
         except ValueError:
             raise _refuse(name, value, accepted) from None
 

@@ -15,7 +15,8 @@ proxy_outcome = object()
 (:class:`~scrapy_smoothpool.Outcome`), ``response`` or None, ``exception`` or None, ``spider``."""
 
 proxy_ejected = object()
-"""A proxy was put out. ``proxy_id``, ``reason`` (an outcome), ``duration`` (seconds), ``spider``."""
+"""A proxy was put out. ``proxy_id``, ``reason`` (an outcome), ``duration`` (seconds),
+``spider``."""
 
 proxy_restored = object()
 """An ejected proxy came back. ``proxy_id``, ``spider``."""

@@ -4,7 +4,7 @@ A waiter holds its CONCURRENT_REQUESTS place for a moment, is offered a proxy
 again, and goes back to the scheduler. So other requests get their turn, a
 closing spider is not kept waiting, and a JOBDIR keeps those that never got one.
 
-Two details make the others keep their pace:
+What makes the others keep their pace:
 
 * A waiting request goes back one priority lower (its own is restored when it
   gets a proxy). At the same priority Scrapy's LIFO queues would hand out the
@@ -12,6 +12,9 @@ Two details make the others keep their pace:
 * While it holds its place it counts as active in its downloader slot. Scrapy's
   default queue serves the slot with the fewest active requests first, and
   would otherwise prefer the host that waits to every host that works.
+* Waiters beyond half of CONCURRENT_REQUESTS go back much sooner while other
+  requests pass, so that one of these finds a place at once.
+* Only one waiter at a time asks the pool, a few times a second.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOLD = 0.25
-"""Seconds a waiter holds its place at a time: short enough to keep the others' pace."""
+"""Seconds a waiter holds its place at a time."""
+SHORT_HOLD = 0.02
+"""The same for those beyond half of the places, while others pass."""
+_OTHERS = 2.0  # seconds for which one request that passes makes others likely
 NO_SCHEDULER_WAIT = 1.0
 """Seconds that a request of ``engine.download_async`` may wait in all."""
 
@@ -52,6 +58,31 @@ class Waiting:
         self._stats = stats
         self._run = run
         self._timeout = timeout
+        self._half = max(1, crawler.settings.getint("CONCURRENT_REQUESTS") // 2)
+        self._holders = 0
+        self._other_passed = -_OTHERS
+        self._next_ask = 0.0
+        self.dry: str | None = None
+        """Why the pool had no proxy when it was last asked; None if it had one."""
+
+    def may_ask(self) -> bool:
+        """Say whether it is this request's turn to ask a pool that was dry."""
+        now = time.monotonic()
+        if now < self._next_ask:
+            return False
+        self._next_ask = now + HOLD
+        return True
+
+    def ran_dry(self, reason: str) -> str:
+        """Note that the pool had no proxy, and return why."""
+        self.dry = reason
+        self._next_ask = time.monotonic() + HOLD
+        return reason
+
+    def passes(self) -> None:
+        """Note that a request goes its way without waiting."""
+        if self._holders:
+            self._other_passed = time.monotonic()
 
     @property
     def closing(self) -> bool:
@@ -60,17 +91,25 @@ class Waiting:
         slot = getattr(self._crawler.engine, "_slot", None)
         return slot is None or slot.closing is not None
 
-    async def hold(self, request: Request, seconds: float = HOLD) -> None:
-        """Wait a moment, counted as active in the request's slot. Ends early when closing."""
+    async def hold(self, request: Request) -> float:
+        """Wait a moment, counted as active in the request's slot; none when closing.
+
+        Returns the seconds waited.
+        """
+        if self.closing:
+            return 0.0
+        passing = time.monotonic() - self._other_passed < _OTHERS
+        seconds = SHORT_HOLD if passing and self._holders >= self._half else HOLD
         assert self._crawler.engine is not None
-        downloader = self._crawler.engine.downloader
-        _, slot = downloader._get_slot(request)
+        _, slot = self._crawler.engine.downloader._get_slot(request)
         slot.active.add(request)
+        self._holders += 1
         try:
-            if not self.closing:
-                await sleep(min(seconds, HOLD))
+            await sleep(seconds)
         finally:
+            self._holders -= 1
             slot.active.discard(request)
+        return seconds
 
     def start(self, request: Request) -> keys.Wait:
         """Return the request's wait, begun now if this is its first time in this run."""
@@ -86,13 +125,15 @@ class Waiting:
         request.meta[keys.WAIT] = tuple(wait)
         return wait
 
-    def back(self, request: Request, wait: keys.Wait, reason: str) -> Request:
+    def back(self, request: Request, wait: keys.Wait, held: float, reason: str) -> Request:
         """Return the request that goes back to the scheduler in this one's place.
+
+        :param held: seconds it has just held its place.
 
         Raises :exc:`~scrapy_smoothpool.exceptions.PoolExhausted` when its time
         is over, or when it has no scheduler to go back to.
         """
-        waited = float(request.meta.get(keys.RETURNED) or 0.0)
+        waited = float(request.meta.get(keys.RETURNED) or 0.0) + held
         # Of this run's clock alone: a clock set back must not wait for ever.
         left = min(wait.deadline - time.time(), self._timeout)
         if not self.closing and (left <= 0 or waited >= NO_SCHEDULER_WAIT):
@@ -103,7 +144,7 @@ class Waiting:
             raise PoolExhausted(f"no proxy for {request} within {limit}: {reason}")
         self._stats.inc(names.WAITS_REQUEUED)
         again = request.replace(dont_filter=True, priority=wait.priority - 1)
-        again.meta[keys.RETURNED] = waited + HOLD
+        again.meta[keys.RETURNED] = waited
         return again
 
     @staticmethod

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from farm import Farm
 
 from crawl import REACTORLESS
+from farm import Farm
 
 
 @pytest.fixture

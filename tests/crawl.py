@@ -90,7 +90,7 @@ class Crawl:
         """The closing table as rows of cells, without the header."""
         _, _, rest = self.log.partition(" at close:\n")
         rows = [line.split() for line in rest.splitlines()]
-        assert rows and rows[0][:2] == ["proxy", "weight"], self.log[-3000:]
+        assert rows[0][:2] == ["proxy", "weight"], self.log[-3000:]
         found = []
         for row in rows[1:]:
             if len(row) < 9 or not row[1].isdigit():

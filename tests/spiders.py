@@ -9,6 +9,7 @@ from typing import Any
 import scrapy
 from scrapy import signals
 from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.asyncio import sleep
 
 
 class ListSpider(scrapy.Spider):
@@ -72,6 +73,41 @@ class ChainSpider(ListSpider):
     def failure(self, failure):
         super().failure(failure)
         yield from self.follow(None)
+
+
+class _WaitersFirst:
+    """Send the job's "first" requests and let them wait before anything else."""
+
+    async def start(self):
+        for url in self.job["first"]:
+            yield self.request(url)
+        await sleep(1.5)
+        async for request in super().start():
+            yield request
+
+
+class WaitingListSpider(_WaitersFirst, ListSpider):
+    name = "waiting_list"
+
+
+class WaitingChainSpider(_WaitersFirst, ChainSpider):
+    name = "waiting_chain"
+
+
+class PrioritySpider(ListSpider):
+    """Record what became of the requests' own attributes."""
+
+    name = "priority"
+
+    def parse(self, response):
+        request = response.request
+        self.arrived.append(
+            {
+                "url": request.url,
+                "priority": request.priority,
+                "dont_filter": request.dont_filter,
+            }
+        )
 
 
 class LinksSpider(ListSpider):

@@ -6,10 +6,10 @@ Every test asks for a real crawl and looks at what the site saw.
 from __future__ import annotations
 
 import pytest
-from farm import Answer, Hang, always
-from farm.redis_server import RedisServer
 
 from crawl import DEFAULTS, crawl
+from farm import Answer, Hang, always
+from farm.redis_server import RedisServer
 from test_refusals import FILES, GOOD, MIDDLEWARE
 
 EXTENSION = "scrapy_smoothpool.SmoothPoolExtension"
@@ -275,7 +275,7 @@ def test_robots_goes_through_the_pool(farm, mode):
 )
 def test_disallowed_page_stays_uncrawled_when_first_proxies_fail(farm, mode, bad):
     site = farm.site(robots=ROBOTS)
-    proxies = farm.many(3, "bad", behaviour=always(bad)) + [farm.proxy("good")]
+    proxies = [*farm.many(3, "bad", behaviour=always(bad)), farm.proxy("good")]
     urls = [f"{site.url}/page/1", f"{site.url}/page/2"]
     settings = {
         "ROBOTSTXT_OBEY": True,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from farm import Answer, Close, Garbage, Reset, always, first
 
 from crawl import crawl
+from farm import Answer, Close, Garbage, Reset, always, first
 
 
 def settings(proxies, **more):
@@ -85,7 +87,7 @@ def test_a_pool_of_one_is_tried_again_after_a_pause(farm, mode):
     assert [page["status"] for page in done.arrived] == [200]
     times = [hit.time for hit in proxy.hits]
     assert len(times) == 4
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert all(gap >= least for gap, least in zip(gaps, (0.2, 0.45, 0.9), strict=True)), gaps
 
 
@@ -96,7 +98,7 @@ def test_with_two_proxies_never_the_same_twice_in_a_row(farm):
     done = crawl(pages(site, 1), settings(proxies, SMOOTHPOOL_EJECT_AFTER=0))
     (ids,) = done.attempts.values()
     assert len(ids) == 6
-    assert all(a != b for a, b in zip(ids, ids[1:], strict=False)), ids
+    assert all(a != b for a, b in itertools.pairwise(ids)), ids
 
 
 def test_budget_is_fresh_after_a_redirect(farm):

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
-from farm import Close, Farm, ForwardProxy
 
 from crawl import TESTS, crawl
+from farm import Close, Farm, ForwardProxy
 
 CASES = json.loads((TESTS / "cases" / "nginx-smooth-wrr.json").read_text())["cases"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from farm.redis_server import RedisServer
 from scrapy.utils.test import get_crawler
 
+from farm.redis_server import RedisServer
 from scrapy_smoothpool import SmoothPoolMiddleware
 from scrapy_smoothpool.exceptions import SettingsError
 

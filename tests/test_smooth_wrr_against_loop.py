@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from reference_wrr import PlainLoop
 
+from reference_wrr import PlainLoop
 from scrapy_smoothpool.strategies import smooth_wrr
 from scrapy_smoothpool.strategies.smooth_wrr import SmoothWeightedRoundRobin
 

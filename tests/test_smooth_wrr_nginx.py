@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from reference_wrr import PlainLoop
 
+from reference_wrr import PlainLoop
 from scrapy_smoothpool.strategies.smooth_wrr import SmoothWeightedRoundRobin
 
 RECORDED = json.loads(

@@ -64,14 +64,14 @@ class Strategy(Protocol):
     async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Start with *proxies* and return those that the pool consists of."""
 
-    def pick(self, exclude: Collection[str] = ()) -> str | None | Awaitable[str | None]:
+    def pick(self, exclude: Collection[str] = ()) -> str | Awaitable[str | None] | None:
         """Return the id of the next proxy, None when none is eligible.
 
         Ejected and drained proxies are never returned, those in *exclude* not by
         this call.
         """
 
-    def lookup(self, proxy_id: str) -> Proxy | None | Awaitable[Proxy | None]:
+    def lookup(self, proxy_id: str) -> Proxy | Awaitable[Proxy | None] | None:
         """Return the proxy behind an id that the pool does not know, None if nobody does."""
 
     async def members(self) -> Sequence[Proxy]:
@@ -86,7 +86,7 @@ class Strategy(Protocol):
     def eject(self, proxy_id: str) -> None:
         """Take a proxy out of the selection until :meth:`restore`."""
 
-    def restore(self, proxy_id: str) -> None | Awaitable[None]:
+    def restore(self, proxy_id: str) -> Awaitable[None] | None:
         """Let an ejected proxy back in, gently."""
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
-from farm.redis_server import RedisServer
 from store_helpers import run, stop_loop
 
+from farm.redis_server import RedisServer
 from scrapy_smoothpool.store.connection import RedisConnection
 from scrapy_smoothpool.store.keys import Keys
 from scrapy_smoothpool.store.shared_pool import SharedPool

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+
 from farm import redis_server
 from farm.redis_server import PortTaken, RedisServer, ServerNotFound
 

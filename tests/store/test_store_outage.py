@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
-from farm.redis_server import RedisServer
 from store_helpers import named, run
 
+from farm.redis_server import RedisServer
 from scrapy_smoothpool.exceptions import SettingsError, StoreError, StoreUnavailable
 from scrapy_smoothpool.store.connection import RedisConnection, ping_once
 from scrapy_smoothpool.store.keys import Keys

@@ -6,9 +6,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import redis
-from farm.redis_server import RedisServer
 from store_helpers import named, run
 
+from farm.redis_server import RedisServer
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.connection import RedisConnection
 from scrapy_smoothpool.store.keys import Keys

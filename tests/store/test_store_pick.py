@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from farm.redis_server import RedisServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import fingerprint, model_pick, named, run
 
+from farm.redis_server import RedisServer
 from scrapy_smoothpool.store.connection import RedisConnection
 from scrapy_smoothpool.store.keys import Keys
 from scrapy_smoothpool.store.scripts import SCRIPTS
