@@ -22,7 +22,7 @@ help:
 	@echo "make clean        remove what the others made"
 
 demo: $(VENV)/.demo
-	@echo "Running demo_spider/run_demo.py:"
+	@echo "Running demo_spider/run_demo.py"
 	@$(RUN) demo_spider/run_demo.py
 
 test: $(VENV)/.test
@@ -57,8 +57,7 @@ clean:
 PIP_INSTALL = -u -m pip install --no-input --disable-pip-version-check --progress-bar off
 NAMES = { while read -r verb what rest; do case $$verb in \
 	    Collecting) printf ' %s' "$${what%%[!A-Za-z0-9._-]*}";; \
-	    Installing) printf ', installing ...';; \
-	    Successfully) printf ' done';; \
+	    Successfully) printf ', done';; \
 	esac; done; echo; }
 
 # One stamp an extra: installed once, and again when pyproject.toml changes.
@@ -84,6 +83,7 @@ import ensurepip, venv' >/dev/null 2>&1 || continue; \
 	    echo "Making $$venv with $$("$$python" --version)"; \
 	    trap 'rm -rf "$$venv"; exit 1' HUP INT TERM; \
 	    "$$python" -m venv --clear "$$venv" || { rm -rf "$$venv"; exit 1; }; \
+	    echo "*" > "$$venv/.gitignore"; \
 	    exit 0; \
 	done; \
 	echo "No Python 3.11 or newer with venv and pip found; tried: $$*." >&2; \

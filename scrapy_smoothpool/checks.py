@@ -7,6 +7,7 @@ would only be logged, and the crawl would run on without proxies.)
 
 from __future__ import annotations
 
+import codecs
 import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -43,7 +44,8 @@ _CAPABILITIES = {
     "HttpxDownloadHandler": {k: v | _SOCKS5 for k, v in _PLAIN_AND_TLS.items()},
     "H2DownloadHandler": {"http": set[str](), "https": set[str]()},
 }
-_STREAMING = {"AiohttpDownloadHandler", "HttpxDownloadHandler"}
+# These put the login into a URL again and encode it their own way.
+_STREAMING = {"AiohttpDownloadHandler": "latin-1", "HttpxDownloadHandler": "utf-8"}
 _BROWSER = "ScrapyPlaywrightDownloadHandler"
 
 
@@ -152,13 +154,27 @@ def check_handlers(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
                     f"pages, cannot use {proxy.scheme} proxies; accepted: "
                     f"{' or '.join(sorted(spoken)) or 'another handler'}{_handler_advice(proxy)}"
                 )
-            if known in _STREAMING and "/" in f"{proxy.username}{proxy.password}":
-                raise SettingsError(
-                    f"{proxy.id}: {handler.__name__}, which DOWNLOAD_HANDLERS has for {target} "
-                    'pages, misreads logins with "/"; accepted: a login without it, or '
-                    "Scrapy's HTTP11DownloadHandler"
-                )
-    _check_ipv6(settings, proxies)
+            if known in _STREAMING:
+                _check_streaming_login(settings, proxy, handler, _STREAMING[known])
+    _check_http11_hosts(settings, proxies)
+
+
+def _check_streaming_login(
+    settings: BaseSettings, proxy: Proxy, handler: type, encoding: str
+) -> None:
+    login = f"{proxy.username or ''}{proxy.password or ''}"
+    if "/" in login:
+        raise SettingsError(
+            f'{proxy.id}: {handler.__name__} in DOWNLOAD_HANDLERS misreads logins with "/"; '
+            "accepted: a login without it, or Scrapy's HTTP11DownloadHandler"
+        )
+    chosen = str(settings.get("HTTPPROXY_AUTH_ENCODING"))
+    if not login.isascii() and codecs.lookup(chosen) != codecs.lookup(encoding):
+        raise SettingsError(
+            f"HTTPPROXY_AUTH_ENCODING is {chosen!r}, but {handler.__name__} in DOWNLOAD_HANDLERS "
+            f"sends the login of {proxy.id} in {encoding} whatever it says; accepted: "
+            f'"{encoding}", or Scrapy's HTTP11DownloadHandler'
+        )
 
 
 def _handlers(settings: BaseSettings) -> list[tuple[str, type]]:
@@ -185,19 +201,25 @@ def _handler_advice(proxy: Proxy) -> str:
     return " (HttpxDownloadHandler and AiohttpDownloadHandler do)" * (proxy.scheme == "https")
 
 
-def _check_ipv6(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
-    """Twisted's default resolver in Scrapy cannot take an IPv6 address for a plain http page."""
-    http11 = any("HTTP11" in cls.__name__ for _, cls in _handlers(settings))
+def _check_http11_hosts(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
+    """Refuse hosts that Twisted's endpoints or Scrapy's default resolver cannot take."""
+    if not any("HTTP11" in cls.__name__ for _, cls in _handlers(settings)):
+        return
     # Two names, the older one deprecated: get() would warn of it.
     named = (settings.attributes.get(n) for n in ("TWISTED_DNS_RESOLVER", "DNS_RESOLVER"))
     resolvers = [str(attribute.value) for attribute in named if attribute is not None]
-    if not http11 or any("CachingHostnameResolver" in resolver for resolver in resolvers):
-        return
+    ipv6 = any("CachingHostnameResolver" in resolver for resolver in resolvers)
     for proxy in proxies:
-        if ":" in proxy.host:
+        if ":" in proxy.host and not ipv6:
             raise SettingsError(
                 f"{proxy.id}: Scrapy's default resolver cannot reach IPv6 proxies; accepted: "
                 'TWISTED_DNS_RESOLVER = "scrapy.resolver.CachingHostnameResolver"'
+            )
+        if "_" in proxy.host:
+            raise SettingsError(
+                f'{proxy.id}: HTTP11DownloadHandler takes no host names with "_"; accepted: the '
+                "host's address, or HttpxDownloadHandler or AiohttpDownloadHandler in "
+                "DOWNLOAD_HANDLERS"
             )
 
 

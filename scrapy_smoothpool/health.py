@@ -64,8 +64,8 @@ class Health:
         self._records: dict[str, HealthRecord] = {}
         self._eligible = 0
         self._out = 0
-        # (out_until, id, epoch); entries of removed proxies are skipped when due.
-        self._returns: list[tuple[float, str, int]] = []
+        # (out_until, id); an entry whose proxy was removed meanwhile is skipped.
+        self._returns: list[tuple[float, str]] = []
 
     def __getitem__(self, proxy_id: str) -> HealthRecord:
         return self._records[proxy_id]
@@ -128,7 +128,7 @@ class Health:
         record.epoch += 1
         record.out_until = self._clock() + self._eject_time
         self._out += 1
-        heapq.heappush(self._returns, (record.out_until, proxy_id, record.epoch))
+        heapq.heappush(self._returns, (record.out_until, proxy_id))
         return verdict
 
     def _may_eject(self, certain: bool) -> bool:
@@ -139,22 +139,26 @@ class Health:
     @property
     def next_return(self) -> float | None:
         """Clock reading at which the next ejected proxy may come back, None if none is out."""
-        return self._returns[0][0] if self._returns else None
+        while self._returns:
+            out_until, proxy_id = self._returns[0]
+            record = self._records.get(proxy_id)
+            # Another time: removed, added again and ejected again since.
+            if record is not None and record.out_until == out_until:
+                return out_until
+            heapq.heappop(self._returns)
+        return None
 
     def due(self) -> list[str]:
         """Make every proxy whose time is over active again and return their ids.
 
         O(1) when none is due.
         """
-        if not self._returns or self._returns[0][0] > self._clock():
+        if not self._returns:
             return []
         now, back = self._clock(), []
-        while self._returns and self._returns[0][0] <= now:
-            _, proxy_id, epoch = heapq.heappop(self._returns)
-            record = self._records.get(proxy_id)
-            if record is None or record.epoch != epoch or record.out_until is None:
-                continue
-            record.out_until = None
+        while (out_until := self.next_return) is not None and out_until <= now:
+            _, proxy_id = heapq.heappop(self._returns)
+            self._records[proxy_id].out_until = None
             self._out -= 1
             back.append(proxy_id)
         return back

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from crawl import Running, crawl
 from farm import Answer
 from farm.redis_server import RedisServer

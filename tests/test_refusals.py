@@ -122,6 +122,7 @@ def test_bad_list(strategy, value, says):
         ({"SMOOTHPOOL_PROXIES": ["socks5://127.0.0.1:9"]}, ["socks5", "HttpxDownloadHandler"]),
         ({"SMOOTHPOOL_PROXIES": ["https://127.0.0.1:9"]}, ["cannot use https proxies"]),
         ({"SMOOTHPOOL_PROXIES": ["http://[::1]:9"]}, ["CachingHostnameResolver"]),
+        ({"SMOOTHPOOL_PROXIES": ["http://a_b.example:9"]}, ['"_"', "AiohttpDownloadHandler"]),
         (
             {"SMOOTHPOOL_PROXIES": ["http://ivan:пароль@127.0.0.1:9"]},
             ["HTTPPROXY_AUTH_ENCODING", "utf-8"],
