@@ -173,7 +173,7 @@ def _check_streaming_login(
         raise SettingsError(
             f"HTTPPROXY_AUTH_ENCODING is {chosen!r}, but {handler.__name__} in DOWNLOAD_HANDLERS "
             f"sends the login of {proxy.id} in {encoding} whatever it says; accepted: "
-            f'"{encoding}", or Scrapy's HTTP11DownloadHandler'
+            f'"{encoding}", or HTTP11DownloadHandler'
         )
 
 

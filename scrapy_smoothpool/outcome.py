@@ -63,8 +63,10 @@ _BANNED_STATUSES = frozenset({403, 429})
 _AMBIGUOUS_STATUSES = frozenset({502, 503, 504})
 
 # Our machine's fault or the program's: another proxy would not help.
-_LOCAL = frozenset({"ConnectBindError", "NoRouteError", "NotImplementedError"})
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+_LOCAL = frozenset({"ConnectBindError", "NoRouteError", "NotImplementedError", "PoolTimeout"})
+_LOCAL_ERRNOS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL}
+)
 
 # Raised before or while the proxy is dialled, whatever the target's scheme.
 _UNREACHABLE = frozenset(
@@ -106,6 +108,7 @@ _BEHIND_PROXY = frozenset(
 )
 # CONNECT was answered with a status: TunnelError (http11), the others by cause.
 _CONNECT_ANSWERED = frozenset({"TunnelError", "ClientHttpProxyError", "ProxyError"})
+_OF_DOWNLOADS = _UNREACHABLE | _BROKEN | _CONNECT_ANSWERED
 
 
 class OutcomePolicy:
@@ -132,7 +135,10 @@ class OutcomePolicy:
         """Return what a download that raised *exception* says."""
         chain = list(_chain(exception))
         names = {cls.__name__ for error in chain for cls in type(error).__mro__}
-        if names & _LOCAL or any(_errno(error) in _NO_DESCRIPTORS for error in chain):
+        if names & _LOCAL or any(_errno(error) in _LOCAL_ERRNOS for error in chain):
+            return Outcome.NEUTRAL
+        # What another component raised is its own, whatever failed below it.
+        if not {cls.__name__ for cls in type(exception).__mro__} & _OF_DOWNLOADS:
             return Outcome.NEUTRAL
         if names & _CONNECT_ANSWERED:
             refused_login = any(_connect_status(error) == 407 for error in chain)
@@ -142,9 +148,7 @@ class OutcomePolicy:
             return Outcome.AMBIGUOUS
         if names & _UNREACHABLE or _dial_timed_out(chain, tunnelled=tunnelled):
             return Outcome.PROXY_ERROR
-        if {cls.__name__ for cls in type(exception).__mro__} & _BROKEN:
-            return Outcome.AMBIGUOUS if tunnelled else Outcome.PROXY_ERROR
-        return Outcome.NEUTRAL
+        return Outcome.AMBIGUOUS if tunnelled else Outcome.PROXY_ERROR
 
 
 def _chain(exception: BaseException) -> Iterator[BaseException]:
@@ -153,7 +157,8 @@ def _chain(exception: BaseException) -> Iterator[BaseException]:
     queue: list[object] = [exception]
     while queue and len(seen) < 32:  # wrappers nest a few deep; a cycle must not hang us
         error = queue.pop(0)
-        error = getattr(error, "value", error) if not isinstance(error, BaseException) else error
+        if type(error).__name__ == "Failure":  # Twisted's; an exception itself by now
+            error = getattr(error, "value", error)
         if not isinstance(error, BaseException) or id(error) in seen:
             continue
         seen.add(id(error))
