@@ -49,7 +49,7 @@ def _row(member: MemberView, members: Sequence[MemberView]) -> Row:
     return (
         member.id,
         str(member.weight),
-        f"{member.effective_weight:.4g}",
+        _plain(member.effective_weight),
         str(member.picks),
         _percent(member.picks, picks),
         _percent(member.weight, weight),
@@ -68,7 +68,7 @@ def _summed(label: str, some: Sequence[MemberView], members: Sequence[MemberView
     return (
         label,
         str(weight),
-        f"{sum(m.effective_weight for m in some):.4g}",
+        _plain(sum(m.effective_weight for m in some)),
         str(picks),
         _percent(picks, sum(m.picks for m in members)),
         _percent(weight, sum(m.weight for m in members)),
@@ -78,6 +78,10 @@ def _summed(label: str, some: Sequence[MemberView], members: Sequence[MemberView
         str(sum(m.ejections for m in some)),
         f"{out} out" if out else "",
     )
+
+
+def _plain(number: float) -> str:
+    return f"{round(number, 3):.15g}"  # never 1e+04
 
 
 def _percent(part: float, whole: float) -> str:

@@ -4,7 +4,8 @@
 ``connection``  the client, and the synchronous PING at start
 ``errors``      Redis's many errors as the two this package raises
 ``keys``        every key, under one hash tag
-``scripts``     one typed function a Lua script
+``script``      a Lua script as it lies in the package
+``scripts``     one typed function for each of them
 ``publish``     a list becomes the pool's list, at once and without losing a count
 ``shared_pool`` what a strategy sees of all this
 """

@@ -26,7 +26,7 @@ from scrapy_smoothpool.store.url import RedisAddress, parse_url, validate_url
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from scrapy_smoothpool.store.scripts import Script
+    from scrapy_smoothpool.store.script import Script
 
 __all__ = ["RedisConnection", "ping_once", "validate_url"]
 

@@ -6,10 +6,9 @@ Every script gets all its keys through KEYS and passes integers and strings only
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
+
+from scrapy_smoothpool.store.script import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,21 +40,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "unpark": ("ZMSCORE", "ZREM"),
     "end_publish": ("GET", "UNLINK"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A Lua script and the digest under which a server knows it."""
-
-    name: str
-    text: str
-    sha: str
-
-    @classmethod
-    def load(cls, name: str) -> Script:
-        """Read ``lua/<name>.lua``."""
-        text = (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 SCRIPTS = {name: Script.load(name) for name in COMMANDS}

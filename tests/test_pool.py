@@ -1,0 +1,844 @@
+"""One request's way through the pool: acquired, given back or reported; and the pool's life."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from itertools import count
+from typing import Any, ClassVar, Self
+
+import pytest
+from farm.redis_server import RedisServer
+from store.store_helpers import run, stop_loop
+
+from scrapy_smoothpool.exceptions import (
+    PoolNotReady,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+)
+from scrapy_smoothpool.health import Health
+from scrapy_smoothpool.outcome import Outcome
+from scrapy_smoothpool.pool import Assignment, MemberView, Pool, Report
+from scrapy_smoothpool.proxy import Proxy
+from scrapy_smoothpool.strategies.base import Strategy, StrategyOptions, WeightView
+from scrapy_smoothpool.strategies.registry import find_strategy
+
+SUCCESS, NEUTRAL = Outcome.SUCCESS, Outcome.NEUTRAL
+PROXY_ERROR, AMBIGUOUS, BANNED = Outcome.PROXY_ERROR, Outcome.AMBIGUOUS, Outcome.BANNED
+
+_numbers = count()
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop that can wait, see store_helpers."""
+    assert inspect.iscoroutinefunction(test)
+
+    @functools.wraps(test)
+    def wrapper(*args: object, **kwargs: object) -> None:
+        run(test(*args, **kwargs))
+
+    return wrapper
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop():
+    yield
+    stop_loop()
+
+
+@pytest.fixture(scope="module")
+def redis_url():
+    with RedisServer() as server:
+        yield server.url
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def proxy(name: str, weight: int = 1, password: str | None = None) -> Proxy:
+    username = None if password is None else "user"
+    return Proxy("http", f"{name}.example", 8080, username, password, weight, name)
+
+
+def proxies(names: str) -> list[Proxy]:
+    return [proxy(name) for name in names]
+
+
+class FakeStrategy:
+    """A shared pool that says what it is told to say, in turn when it is told nothing."""
+
+    shared: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.listed: list[Proxy] = []
+        self.script: deque[str | None] = deque()
+        self.strangers: dict[str, Proxy] = {}
+        self.out: set[str] = set()
+        self.calls: list[tuple[object, ...]] = []
+        self.opening: Exception | None = None
+        self.restoring: dict[str, Exception] = {}
+        self._turn = 0
+
+    @classmethod
+    def from_options(cls, options: StrategyOptions) -> Self:
+        return cls()
+
+    def check(self, proxies: Sequence[Proxy]) -> None:
+        pass
+
+    def describe(self) -> str:
+        return "fake"
+
+    async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        if self.opening is not None:
+            raise self.opening
+        if proxies:
+            self.listed = list(proxies)
+        return self.listed
+
+    async def pick(self, exclude: Collection[str] = ()) -> str | None:
+        if self.script:
+            return self.script.popleft()
+        for _ in self.listed:
+            self._turn += 1
+            found = self.listed[self._turn % len(self.listed)].id
+            if found not in exclude and found not in self.out:
+                return found
+        return None
+
+    async def lookup(self, proxy_id: str) -> Proxy | None:
+        self.calls.append(("lookup", proxy_id))
+        return self.strangers.get(proxy_id)
+
+    async def members(self) -> Sequence[Proxy]:
+        return self.listed
+
+    def penalize(self, proxy_id: str, consecutive: int) -> int:
+        self.calls.append(("penalize", proxy_id, consecutive))
+        return 10 * consecutive
+
+    def eject(self, proxy_id: str) -> None:
+        self.calls.append(("eject", proxy_id))
+        self.out.add(proxy_id)
+
+    async def restore(self, proxy_id: str) -> None:
+        self.calls.append(("restore", proxy_id))
+        self.out.discard(proxy_id)
+        if proxy_id in self.restoring:
+            raise self.restoring[proxy_id]
+
+    async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
+        self.listed = list(proxies)
+        return self.listed
+
+    def weights(self) -> Mapping[str, WeightView]:
+        return {}
+
+    async def close(self) -> None:
+        self.calls.append(("close",))
+
+
+def test_the_fake_is_a_strategy():
+    assert isinstance(FakeStrategy(), Strategy)
+    assert find_strategy(FakeStrategy) is FakeStrategy
+
+
+class Made:
+    """A pool and all that a test wants to look at."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        clock: Clock,
+        listed: Sequence[Proxy] | None,
+        accept: Callable[[Sequence[Proxy]], object] = lambda proxies: None,
+    ) -> None:
+        self.strategy = strategy
+        self.restored: list[str] = []
+        health = Health(eject_after=3, eject_time=30.0, max_percent=50, clock=clock)
+        self.pool = Pool("test", strategy, health, listed, self.restored.append, accept)
+
+    async def acquire(self, *tried: str) -> str | None:
+        assignment = await self.pool.acquire(tried)
+        return None if assignment is None else assignment.proxy_id
+
+    async def assignment(self, *tried: str) -> Assignment:
+        assignment = await self.pool.acquire(tried)
+        assert assignment is not None
+        return assignment
+
+    def view(self, proxy_id: str) -> MemberView:
+        return {view.id: view for view in self.pool.snapshot()}[proxy_id]
+
+    def put_out(self, proxy_id: str, outcome: Outcome = PROXY_ERROR) -> Report:
+        """Let a proxy fail as often as needed, in the epoch it is in now."""
+        epoch = self.view(proxy_id).ejections
+        reports = [self.pool.report(proxy_id, epoch, outcome) for _ in range(3)]
+        assert reports[-1].ejected_for is not None, "the limit spared it"
+        return reports[-1]
+
+
+@pytest.fixture
+def fake(clock):
+    """Return open pools over a FakeStrategy."""
+
+    async def make(listed: Sequence[Proxy] | None, **options: Any) -> Made:
+        made = Made(FakeStrategy(), clock, listed, **options)
+        await made.pool.open()
+        return made
+
+    return make
+
+
+@pytest.fixture
+def smooth(clock):
+    """Return open pools over smooth_wrr."""
+
+    async def make(listed: Sequence[Proxy]) -> Made:
+        strategy = find_strategy("smooth_wrr").from_options(StrategyOptions())
+        made = Made(strategy, clock, listed)
+        await made.pool.open()
+        return made
+
+    return make
+
+
+@pytest.fixture(params=["smooth_wrr", "least_used"])
+def either(request, clock):
+    """Return open pools over each of the two strategies."""
+    made: list[Made] = []
+    url = request.getfixturevalue("redis_url") if request.param == "least_used" else None
+
+    async def make(listed: Sequence[Proxy]) -> Made:
+        options = StrategyOptions(pool=f"pool{next(_numbers)}", redis_url=url)
+        made.append(Made(find_strategy(request.param).from_options(options), clock, listed))
+        await made[-1].pool.open()
+        return made[-1]
+
+    yield make
+    for one in made:
+        run(one.pool.close())
+
+
+# Which proxy a request is given.
+
+
+@in_loop
+async def test_an_assignment_names_the_proxy_and_holds_its_login(either):
+    made = await either([proxy("a", password="s/e:c")])
+    assert await made.pool.acquire() == ("a", 0, "http://user:s%2Fe%3Ac@a.example:8080")
+
+
+@in_loop
+async def test_an_untried_proxy_comes_first(either):
+    made = await either(proxies("abcd"))
+    for _ in range(10):
+        assert await made.acquire("a", "b", "d") == "c"
+
+
+@in_loop
+async def test_all_proxies_are_tried_before_one_comes_again(either):
+    made = await either(proxies("abcde"))
+    for _ in range(5):
+        tried: list[str] = []
+        for _ in range(5):
+            tried.append(await made.acquire(*tried))
+        assert sorted(tried) == list("abcde")
+
+
+@in_loop
+async def test_when_all_were_tried_any_but_the_last_comes(either):
+    made = await either(proxies("abc"))
+    seen = {await made.acquire("a", "b", "c") for _ in range(10)}
+    assert seen == {"a", "b"}
+
+
+@in_loop
+async def test_one_that_is_out_is_not_given_even_if_the_others_were_tried(either):
+    made = await either(proxies("abc"))
+    made.put_out("c")
+    assert {await made.acquire("a", "b") for _ in range(5)} == {"a"}
+
+
+@in_loop
+async def test_the_last_one_itself_is_given_only_to_a_request_that_asks_anew(either):
+    made = await either(proxies("a"))
+    assert await made.acquire() == "a"
+    assert await made.acquire("a") is None
+    assert await made.acquire("a", "a") is None
+    assert await made.acquire() == "a"
+
+
+@in_loop
+async def test_proxies_tried_and_gone_from_the_list_do_not_matter(either):
+    made = await either(proxies("ab"))
+    assert await made.acquire("gone", "a") == "b"
+
+
+@in_loop
+async def test_an_empty_pool_has_nothing_to_give(fake):
+    made = await fake(None)
+    assert len(made.pool) == 0
+    assert await made.acquire() is None
+
+
+@in_loop
+async def test_picks_are_counted_for_each_proxy(either):
+    made = await either(proxies("abc"))
+    given = Counter([await made.acquire() for _ in range(30)])
+    assert given == {"a": 10, "b": 10, "c": 10}
+    assert {view.id: view.picks for view in made.pool.snapshot()} == given
+
+
+# Picks that were not used.
+
+
+@in_loop
+async def test_a_pick_given_back_goes_to_the_next_request_in_the_same_sequence(smooth):
+    listed = [proxy("a", 5), proxy("b"), proxy("c")]
+    untouched, made = await smooth(listed), await smooth(listed)
+    expected = [await untouched.acquire() for _ in range(14)]
+    used = []
+    for number in range(28):
+        assignment = await made.assignment()
+        if number % 2:
+            used.append(assignment.proxy_id)
+        else:
+            made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    assert used == expected
+
+
+@in_loop
+async def test_a_ticket_is_used_once(either):
+    made = await either(proxies("abc"))
+    first = await made.assignment()
+    made.pool.give_back(first.proxy_id, first.epoch)
+    assert await made.assignment() == first
+    assert await made.acquire() != first.proxy_id
+
+
+@in_loop
+async def test_the_oldest_ticket_goes_first(either):
+    made = await either(proxies("abc"))
+    given = [await made.assignment() for _ in range(3)]
+    for assignment in given:
+        made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    assert [await made.assignment() for _ in range(3)] == given
+
+
+@in_loop
+async def test_a_ticket_is_passed_over_by_a_request_that_tried_its_proxy(either):
+    made = await either(proxies("abc"))
+    first = await made.assignment()
+    made.pool.give_back(first.proxy_id, first.epoch)
+    assert await made.acquire(first.proxy_id) != first.proxy_id
+    assert await made.assignment() == first  # it was kept for one that may
+
+
+@in_loop
+async def test_a_pick_counts_when_its_request_goes_out(either):
+    made = await either(proxies("ab"))
+    assignment = await made.assignment()
+    assert made.view(assignment.proxy_id).picks == 1
+    for _ in range(3):
+        made.pool.give_back(assignment.proxy_id, assignment.epoch)
+        assert made.view(assignment.proxy_id).picks == 0
+        assert await made.assignment() == assignment
+        assert made.view(assignment.proxy_id).picks == 1
+
+
+@in_loop
+async def test_a_ticket_from_before_an_ejection_is_dropped(either, clock):
+    made = await either(proxies("abc"))
+    assignment = await made.assignment()
+    made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    made.put_out(assignment.proxy_id)
+    for _ in range(4):
+        assert await made.acquire() != assignment.proxy_id
+    clock.now += 30
+    assert {(await made.assignment()).epoch for _ in range(2)} == {0}
+    assert made.restored == [assignment.proxy_id]
+
+
+@in_loop
+async def test_a_pick_given_back_after_its_proxy_was_put_out_is_no_ticket(either):
+    made = await either(proxies("abc"))
+    assignment = await made.assignment()
+    made.put_out(assignment.proxy_id)
+    made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    for _ in range(4):
+        assert await made.acquire() != assignment.proxy_id
+
+
+@in_loop
+async def test_a_ticket_of_a_removed_proxy_is_dropped(either):
+    made = await either(proxies("abc"))
+    before, after = await made.assignment(), await made.assignment()
+    rest = [p for p in proxies("abc") if p.id not in (before.proxy_id, after.proxy_id)]
+    made.pool.give_back(before.proxy_id, before.epoch)
+    await made.pool.reload(rest)
+    made.pool.give_back(after.proxy_id, after.epoch)
+    assert {await made.acquire() for _ in range(4)} == {rest[0].id}
+
+
+@in_loop
+async def test_a_ticket_of_a_proxy_drained_meanwhile_is_dropped(smooth):
+    made = await smooth(proxies("ab"))
+    assignment = await made.assignment()
+    made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    await made.pool.reload([proxy("a", weight=0), proxy("b")])
+    assert assignment.proxy_id == "a"
+    assert {await made.acquire() for _ in range(4)} == {"b"}
+
+
+@in_loop
+async def test_a_ticket_carries_the_login_that_is_valid_when_it_is_used(smooth):
+    made = await smooth([proxy("a", password="old")])
+    assignment = await made.assignment()
+    made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    await made.pool.reload([proxy("a", password="new")])
+    assert (await made.assignment()).url == "http://user:new@a.example:8080"
+
+
+# Outcomes.
+
+
+@in_loop
+async def test_each_outcome_is_booked_where_it_belongs(fake):
+    made = await fake(proxies("abcd"))
+    for outcome, times in {SUCCESS: 5, NEUTRAL: 4, AMBIGUOUS: 3, BANNED: 2}.items():
+        for _ in range(times):
+            made.pool.report("a", 0, outcome)
+    made.pool.report("b", 0, PROXY_ERROR)
+    view = made.view("a")
+    assert (view.successes, view.unclear, view.failures) == (5, 3, 2)
+    assert view.consecutive_failures == 2
+    assert (made.view("b").failures, made.view("c").failures) == (1, 0)
+
+
+@in_loop
+async def test_failures_in_a_row_are_penalised_until_the_last_one_ejects(fake):
+    made = await fake(proxies("abcd"))
+    reports = [made.pool.report("a", 0, BANNED) for _ in range(3)]
+    assert reports == [Report(penalty=10), Report(penalty=20), Report(ejected_for=30.0)]
+    assert made.strategy.calls == [("penalize", "a", 1), ("penalize", "a", 2), ("eject", "a")]
+    assert made.view("a").ejections == 1
+
+
+@in_loop
+async def test_only_success_starts_the_count_of_failures_anew(fake):
+    made = await fake(proxies("abcd"))
+    for outcome in (BANNED, NEUTRAL, AMBIGUOUS):
+        assert made.pool.report("a", 0, outcome).ejected_for is None
+    assert made.view("a").consecutive_failures == 1
+    made.pool.report("a", 0, SUCCESS)
+    assert made.view("a").consecutive_failures == 0
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, NEUTRAL, AMBIGUOUS])
+@in_loop
+async def test_what_is_no_failure_changes_nothing_in_the_strategy(fake, outcome):
+    made = await fake(proxies("abcd"))
+    for _ in range(20):
+        assert made.pool.report("a", 0, outcome) == Report()
+    assert made.strategy.calls == []
+    assert made.pool.out == 0
+
+
+@in_loop
+async def test_an_outcome_from_before_the_ejection_is_counted_and_changes_nothing(fake, clock):
+    made = await fake(proxies("abcd"))
+    made.put_out("a")
+    calls = list(made.strategy.calls)
+    assert made.pool.report("a", 0, BANNED) == Report(stale=True)
+    clock.now += 30
+    await made.acquire()
+    for _ in range(10):
+        assert made.pool.report("a", 0, PROXY_ERROR) == Report(stale=True)
+    view = made.view("a")
+    assert (view.failures, view.consecutive_failures, view.out) == (14, 0, False)
+    assert made.strategy.calls == [*calls, ("restore", "a")]
+
+
+@in_loop
+async def test_a_late_success_does_not_excuse_failures_since_the_return(fake, clock):
+    made = await fake(proxies("abcd"))
+    made.put_out("a")
+    clock.now += 30
+    await made.acquire()
+    made.pool.report("a", 1, BANNED)
+    assert made.pool.report("a", 0, SUCCESS) == Report(stale=True)
+    assert made.view("a").consecutive_failures == 1
+    assert made.view("a").successes == 1
+
+
+@in_loop
+async def test_an_outcome_of_a_proxy_nobody_knows_is_stale(fake):
+    made = await fake(proxies("ab"))
+    assert made.pool.report("never", 0, SUCCESS) == Report(stale=True)
+    assert len(made.pool) == 2
+
+
+# Ejection and return.
+
+
+@pytest.mark.parametrize("outcome", [PROXY_ERROR, BANNED])
+@in_loop
+async def test_an_ejected_proxy_is_not_given_until_its_time_is_over(either, clock, outcome):
+    made = await either(proxies("abcd"))
+    assert made.put_out("b", outcome) == Report(ejected_for=30.0)
+    assert made.pool.out == 1
+    assert made.view("b").out
+    clock.now += 29.9
+    assert {await made.acquire() for _ in range(12)} == set("acd")
+    assert made.restored == []
+    clock.now += 0.1
+    await made.acquire()
+    assert made.restored == ["b"]
+    assert made.pool.out == 0
+    assert not made.view("b").out
+
+
+@in_loop
+async def test_a_proxy_that_is_back_is_used_again_without_a_rush(either, clock):
+    made = await either(proxies("abcd"))
+    made.put_out("b")
+    for _ in range(100):
+        await made.acquire()
+    clock.now += 30
+    first = [await made.acquire() for _ in range(8)]
+    assert first.count("b") <= 3
+    later = [await made.acquire() for _ in range(400)]
+    assert later.count("b") >= 20
+    assert {assignment.epoch for assignment in await several(made, 40) if assignment[0] == "b"} == {
+        1
+    }
+
+
+async def several(made: Made, times: int) -> list[Assignment]:
+    return [await made.assignment() for _ in range(times)]
+
+
+@in_loop
+async def test_bans_leave_half_of_the_pool_and_certain_faults_one(either):
+    made = await either(proxies("abcd"))
+    for name in "abcd":
+        for _ in range(5):
+            made.pool.report(name, 0, BANNED)
+    assert made.pool.out == 2
+    for name in "abcd":
+        for _ in range(5):
+            made.pool.report(name, 0, PROXY_ERROR)
+    assert made.pool.out == 3
+    assert len({await made.acquire() for _ in range(5)}) == 1
+
+
+@in_loop
+async def test_a_pool_of_one_never_wedges(either):
+    made = await either(proxies("a"))
+    for outcome in (BANNED, PROXY_ERROR) * 20:
+        assert made.pool.report("a", 0, outcome).ejected_for is None
+        assert await made.acquire() == "a"
+
+
+@in_loop
+async def test_a_store_that_fails_at_a_return_loses_no_other_return(fake, clock, caplog):
+    made = await fake(proxies("abcd"))
+    made.strategy.restoring = {"a": StoreUnavailable("gone"), "b": StoreError("denied")}
+    for name in "abc":
+        made.put_out(name)
+    clock.now += 30
+    assert await made.acquire() is not None
+    assert made.restored == ["a", "b", "c"]
+    assert [call for call in made.strategy.calls if call[0] == "restore"] == [
+        ("restore", "a"),
+        ("restore", "b"),
+        ("restore", "c"),
+    ]
+    assert made.pool.out == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert {await made.acquire() for _ in range(8)} == set("abcd")
+
+
+@in_loop
+async def test_a_store_that_fails_at_a_pick_is_heard(fake):
+    made = await fake(proxies("ab"))
+
+    async def pick(exclude: Collection[str] = ()) -> str | None:
+        raise StoreUnavailable("gone")
+
+    made.strategy.pick = pick
+    with pytest.raises(StoreUnavailable):
+        await made.acquire()
+
+
+# Another list.
+
+
+@in_loop
+async def test_who_stays_keeps_counts_and_health(either):
+    made = await either(proxies("abcd"))
+    given = Counter([await made.acquire() for _ in range(8)])
+    made.pool.report("a", 0, BANNED)
+    made.pool.report("b", 0, SUCCESS)
+    made.put_out("c")
+    await made.pool.reload(proxies("abce"))
+    assert [view.id for view in made.pool.snapshot()] == list("abce")
+    assert {view.id: view.picks for view in made.pool.snapshot()} == {
+        name: given[name] if name != "e" else 0 for name in "abce"
+    }
+    assert made.view("a").consecutive_failures == 1
+    assert made.view("b").successes == 1
+    assert made.view("c").out
+    assert {await made.acquire() for _ in range(9)} == set("abe")
+
+
+@in_loop
+async def test_a_removed_proxy_is_not_brought_back_by_its_outcome(either):
+    made = await either(proxies("abc"))
+    in_flight = await made.assignment()
+    rest = [p for p in proxies("abc") if p.id != in_flight.proxy_id]
+    await made.pool.reload(rest)
+    for outcome in (SUCCESS, PROXY_ERROR, PROXY_ERROR, PROXY_ERROR, BANNED):
+        report = made.pool.report(in_flight.proxy_id, in_flight.epoch, outcome)
+        assert report == Report(stale=True)
+    made.pool.give_back(in_flight.proxy_id, in_flight.epoch)
+    assert sorted(view.id for view in made.pool.snapshot()) == sorted(p.id for p in rest)
+    assert in_flight.proxy_id not in {await made.acquire() for _ in range(9)}
+
+
+@in_loop
+async def test_a_proxy_removed_while_out_does_not_return(either, clock):
+    made = await either(proxies("abc"))
+    made.put_out("a")
+    await made.pool.reload(proxies("bc"))
+    assert made.pool.out == 0
+    clock.now += 60
+    assert {await made.acquire() for _ in range(6)} == set("bc")
+    assert made.restored == []
+
+
+@in_loop
+async def test_a_proxy_that_comes_back_with_a_list_starts_anew(either):
+    made = await either(proxies("abc"))
+    made.put_out("a")
+    await made.pool.reload(proxies("bc"))
+    await made.pool.reload(proxies("abc"))
+    assert made.view("a")[3:] == (0, 0, 0, 0, 0, 0, False)
+    assert {await made.acquire() for _ in range(9)} == set("abc")
+
+
+@in_loop
+async def test_a_new_password_is_used_from_then_on(either):
+    made = await either([proxy("a", password="old")])
+    await made.assignment()
+    await made.pool.reload([proxy("a", password="new")])
+    assert await made.assignment() == ("a", 0, "http://user:new@a.example:8080")
+    assert made.view("a").picks == 2
+
+
+@in_loop
+async def test_a_drained_proxy_is_listed_and_not_given(smooth):
+    made = await smooth([proxy("a"), proxy("b"), proxy("c")])
+    await made.pool.reload([proxy("a"), proxy("b", weight=0), proxy("c")])
+    assert {await made.acquire() for _ in range(6)} == {"a", "c"}
+    assert made.view("b").weight == 0
+    assert len(made.pool) == 3
+    made.put_out("a")  # of two that take part one may go…
+    with pytest.raises(AssertionError, match="the limit spared it"):
+        made.put_out("c")  # …and the drained one does not take over
+
+
+# Members that others brought in.
+
+
+@in_loop
+async def test_a_pool_without_a_list_of_its_own_has_what_the_strategy_found(clock):
+    strategy = FakeStrategy()
+    strategy.listed = proxies("ab")
+    accepted: list[Sequence[Proxy]] = []
+    made = Made(strategy, clock, None, accept=accepted.append)
+    await made.pool.open()
+    assert accepted == [proxies("ab")]
+    assert {await made.acquire() for _ in range(4)} == {"a", "b"}
+
+
+@in_loop
+async def test_a_list_of_its_own_was_checked_before(clock):
+    accepted: list[Sequence[Proxy]] = []
+    made = Made(FakeStrategy(), clock, proxies("ab"), accept=accepted.append)
+    await made.pool.open()
+    assert accepted == []
+
+
+@in_loop
+async def test_a_member_another_worker_brought_is_looked_up_once_and_used(fake):
+    made = await fake(proxies("ab"))
+    made.strategy.strangers["x"] = proxy("x", password="pw")
+    made.strategy.script.extend(["x", "x"])
+    assert await made.assignment() == ("x", 0, "http://user:pw@x.example:8080")
+    assert await made.acquire() == "x"
+    assert made.strategy.calls == [("lookup", "x")]
+    assert made.view("x").picks == 2
+    assert made.put_out("x").ejected_for == 30.0
+
+
+@in_loop
+async def test_a_member_nobody_knows_is_skipped_with_a_warning(fake, caplog):
+    made = await fake(proxies("ab"))
+    made.strategy.script.append("by-hand")
+    assert await made.acquire() in ("a", "b")
+    assert "by-hand" in caplog.text
+    assert len(made.pool) == 2
+
+
+@in_loop
+async def test_a_pool_of_members_nobody_knows_gives_nothing(fake):
+    made = await fake(proxies("ab"))
+    made.strategy.script.extend(f"by-hand-{number}" for number in range(1_000))
+    assert await made.acquire() is None
+    assert 900 < len(made.strategy.script) < 1_000  # it tried, and stopped trying
+
+
+def refuse_x(found: Sequence[Proxy]) -> None:
+    if any(one.id == "x" for one in found):
+        raise SettingsError("cannot speak to x")
+
+
+@in_loop
+async def test_a_member_this_worker_cannot_use_is_put_aside(fake, caplog):
+    made = await fake(proxies("ab"), accept=refuse_x)
+    made.strategy.strangers["x"] = proxy("x", password="S3CR3T")
+    made.strategy.script.append("x")
+    assert await made.acquire() in ("a", "b")
+    assert ("eject", "x") in made.strategy.calls
+    assert "cannot speak to x" in caplog.text
+    assert "S3CR3T" not in caplog.text
+    assert len(made.pool) == 2
+
+
+@in_loop
+async def test_a_member_this_worker_cannot_use_is_not_given_after_a_tidying_either(fake):
+    made = await fake(proxies("ab"), accept=refuse_x)
+    strangers = [proxy(f"s{number}") for number in range(150)]
+    made.strategy.strangers = {one.id: one for one in strangers}
+    made.strategy.script.extend(made.strategy.strangers)
+    made.strategy.listed = [*proxies("ab"), proxy("x"), *strangers[-5:]]
+    for _ in range(150):
+        await made.acquire()
+    made.strategy.script.extend(["x"] * 5)
+    assert "x" not in {await made.acquire() for _ in range(5)}
+
+
+@in_loop
+async def test_memory_stays_bounded_while_a_shared_list_keeps_changing(fake):
+    made = await fake(proxies("abcdefghij"))
+    longest = 0
+    for number in range(5_000):
+        newcomer = proxy(f"n{number}")
+        made.strategy.strangers = {newcomer.id: newcomer}
+        made.strategy.listed = [*made.strategy.listed[1:], newcomer]  # ten, never the same
+        made.strategy.script.append(newcomer.id)
+        assert await made.acquire() == newcomer.id
+        longest = max(longest, len(made.pool), len(made.pool.snapshot()))
+    assert longest <= 200
+    assert made.view("n4999").picks == 1
+
+
+# The pool's life.
+
+
+@in_loop
+async def test_nothing_is_given_before_the_pool_is_open(clock):
+    made = Made(FakeStrategy(), clock, proxies("ab"))
+    with pytest.raises(PoolNotReady, match="new"):
+        await made.acquire()
+
+
+@in_loop
+async def test_nothing_is_given_after_the_pool_was_closed(either):
+    made = await either(proxies("ab"))
+    assignment = await made.assignment()
+    made.pool.give_back(assignment.proxy_id, assignment.epoch)
+    await made.pool.close()
+    with pytest.raises(PoolNotReady, match="closed"):
+        await made.acquire()
+    await made.pool.close()  # twice does no harm
+
+
+@in_loop
+async def test_closing_closes_the_strategy(fake):
+    made = await fake(proxies("ab"))
+    await made.pool.close()
+    assert made.strategy.calls == [("close",)]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), SettingsError("bad"), OSError()])
+@in_loop
+async def test_a_pool_that_could_not_be_opened_gives_nothing(clock, error):
+    made = Made(FakeStrategy(), clock, proxies("ab"))
+    made.strategy.opening = error
+    with pytest.raises(type(error)):
+        await made.pool.open()
+    with pytest.raises(PoolNotReady, match="failed"):
+        await made.acquire()
+
+
+@in_loop
+async def test_a_found_list_this_worker_cannot_use_fails_the_opening(clock):
+    strategy = FakeStrategy()
+    strategy.listed = proxies("ax")
+    made = Made(strategy, clock, None, accept=refuse_x)
+    with pytest.raises(SettingsError):
+        await made.pool.open()
+    with pytest.raises(PoolNotReady, match="failed"):
+        await made.acquire()
+
+
+@in_loop
+async def test_outcomes_may_still_arrive_after_closing(either):
+    made = await either(proxies("ab"))
+    assignment = await made.assignment()
+    await made.pool.close()
+    made.pool.report(assignment.proxy_id, assignment.epoch, SUCCESS)
+    assert made.view(assignment.proxy_id).successes == 1
+
+
+# What is shown.
+
+
+@in_loop
+async def test_a_snapshot_shows_every_proxy_and_no_login(either):
+    listed = [
+        Proxy("http", "gate.example", 10_000, f"US3R{number}", "S3CR3T") for number in range(3)
+    ]
+    made = await either(listed)
+    assignment = await made.assignment()
+    made.pool.report(assignment.proxy_id, 0, BANNED)
+    shown = made.pool.snapshot()
+    assert [view.id for view in shown] == [one.id for one in listed]
+    assert "S3CR3T" not in repr(shown)
+    assert "US3R" not in repr(shown)
+    assert made.view(assignment.proxy_id) == (assignment.proxy_id, 1, 1.0, 1, 0, 1, 0, 0, 1, False)
+
+
+@in_loop
+async def test_a_snapshot_shows_weights_as_the_user_wrote_them(smooth):
+    made = await smooth([proxy("a", 5), proxy("b", 1), proxy("c", 0)])
+    assert [view[:3] for view in made.pool.snapshot()] == [("a", 5, 5), ("b", 1, 1), ("c", 0, 0)]
+    for _ in range(5):
+        made.pool.report("b", 0, BANNED)  # more than max_fails, and its half of two is one
+    assert made.view("b").out
