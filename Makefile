@@ -55,9 +55,9 @@ clean:
 
 # pip's errors are shown as they are; of the rest only the names of what it fetches.
 PIP_INSTALL = -u -m pip install --no-input --disable-pip-version-check --progress-bar off
-NAMES = { while read -r verb what rest; do case $$verb in \
-	    Collecting) printf ' %s' "$${what%%[!A-Za-z0-9._-]*}";; \
-	    Successfully) printf ', done';; \
+NAMES = { while read -r verb what rest; do case "$$verb $$what" in \
+	    "Collecting "*) printf ' %s' "$${what%%[!A-Za-z0-9._-]*}";; \
+	    "Successfully installed") printf ' ... done';; \
 	esac; done; echo; }
 
 # One stamp an extra: installed once, and again when pyproject.toml changes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -228,7 +229,7 @@ def test_the_table_is_no_wider_than_its_cells_need():
     # Two blanks between the widest cells of neighbouring columns, nowhere more.
     edges = [cell.end() for cell in cells(heading)]
     edges[0] = max(cells(line)[0].end() for line in lines)
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in itertools.pairwise(edges):
         cut = [line[left:right] for line in [heading, *lines]]
         assert all(text.startswith("  ") for text in cut)
         assert any(text[2] != " " for text in cut)
