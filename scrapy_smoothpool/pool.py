@@ -180,6 +180,11 @@ class Pool:
             found = await self._pick(tried[-1:])
         return found
 
+    def _assign(self, proxy_id: str) -> Assignment:
+        member = self._members[proxy_id]
+        member.picks += 1
+        return Assignment(proxy_id, self._health[proxy_id].epoch, member.url)
+
     async def _restore(self, proxy_id: str) -> None:
         # The proxy is active again whether or not the store can be told.
         try:
@@ -200,8 +205,7 @@ class Pool:
                 return None
             member = self._members.get(proxy_id) or await self._meet(proxy_id)
             if member is not None:
-                member.picks += 1
-                return Assignment(proxy_id, self._health[proxy_id].epoch, member.url)
+                return self._assign(proxy_id)
         return None
 
     async def _meet(self, proxy_id: str) -> _Member | None:
@@ -220,17 +224,23 @@ class Pool:
                 return None
             self._add(proxy)
         if len(self._members) > self._prune_at:
-            self._apply(await self.strategy.members())
+            await self._prune()
         return self._members.get(proxy_id)
+
+    async def _prune(self) -> None:
+        """Forget proxies that left the shared pool; nobody new is taken in unseen."""
+        listed = {proxy.id for proxy in await self.strategy.members()}
+        self._apply([m.proxy for proxy_id, m in self._members.items() if proxy_id in listed])
 
     def _ticket(self, exclude: Sequence[str]) -> Assignment | None:
         for ticket in list(self._tickets):
             if not self._health.is_current(ticket.proxy_id, ticket.epoch):
                 self._tickets.remove(ticket)
+            elif not self._health[ticket.proxy_id].eligible:
+                self._tickets.remove(ticket)  # drained meanwhile
             elif ticket.proxy_id not in exclude:
                 self._tickets.remove(ticket)
-                self._members[ticket.proxy_id].picks += 1
-                return ticket
+                return self._assign(ticket.proxy_id)  # with the login that is valid now
         return None
 
     def give_back(self, proxy_id: str, epoch: int) -> None:

@@ -394,7 +394,6 @@ async def test_a_ticket_of_a_removed_proxy_is_dropped(either):
     assert {await made.acquire() for _ in range(4)} == {rest[0].id}
 
 
-@pytest.mark.xfail(reason="Pool._ticket does not look at the weight")
 @in_loop
 async def test_a_ticket_of_a_proxy_drained_meanwhile_is_dropped(smooth):
     made = await smooth(proxies("ab"))
@@ -405,7 +404,6 @@ async def test_a_ticket_of_a_proxy_drained_meanwhile_is_dropped(smooth):
     assert {await made.acquire() for _ in range(4)} == {"b"}
 
 
-@pytest.mark.xfail(reason="Pool._ticket hands out the URL of the time of the pick")
 @in_loop
 async def test_a_ticket_carries_the_login_that_is_valid_when_it_is_used(smooth):
     made = await smooth([proxy("a", password="old")])
@@ -744,7 +742,6 @@ async def test_a_member_this_worker_cannot_use_is_put_aside(fake, caplog):
     assert len(made.pool) == 2
 
 
-@pytest.mark.xfail(reason="Pool._meet applies members() without accept")
 @in_loop
 async def test_a_member_this_worker_cannot_use_is_not_given_after_a_tidying_either(fake):
     made = await fake(proxies("ab"), accept=refuse_x)

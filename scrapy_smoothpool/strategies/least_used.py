@@ -64,11 +64,10 @@ class LeastUsedStrategy:
 
     def check(self, proxies: Sequence[Proxy]) -> None:
         """Refuse unequal weights, and a Redis that does not answer a PING within a second."""
-        weights = {proxy.weight for proxy in proxies}
-        if len(weights) > 1 or 0 in weights:
-            odd = next(p for p in proxies if p.weight in (0, *sorted(weights)[1:]))
+        odd = next((p for p in proxies if p.weight == 0 or p.weight != proxies[0].weight), None)
+        if odd is not None:
             raise SettingsError(
-                f"the proxies have unequal weights ({odd.id} has {odd.weight}), but "
+                f"the proxies have unequal weights or weight 0 ({odd.id} has {odd.weight}), but "
                 'SMOOTHPOOL_STRATEGY = "least_used" counts all alike; accepted: equal weights, '
                 'or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
             )
