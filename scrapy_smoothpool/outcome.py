@@ -13,23 +13,20 @@ proxy_error    failure, certain       yes                refused, 407; over plai
                                                          also closed, garbage, no answer
 ambiguous      nothing yet            yes                502/503/504, timeouts and lost
                                                          data inside a tunnel
-banned         failure                yes                403, 429
+banned         failure                yes                403, 429; to CONNECT: ambiguous
 =============  =====================  =================  ==============================
 
 Over plain http the TCP peer is the proxy, so a connection that breaks is the
-proxy's doing. Inside a CONNECT tunnel proxy and site cannot be told apart.
-
-Exceptions are recognised by the *names* of their classes, along the chain of
-causes: Scrapy's handlers wrap the errors of libraries that need not be
-installed, and the same class means different things under different handlers.
+proxy's doing. Inside a tunnel proxy and site cannot be told apart; nor can they
+when a tunnel does not open, unless it is the login.
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from .failures import Fault, fault_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -62,53 +59,11 @@ _RETRIED = frozenset({Outcome.PROXY_ERROR, Outcome.AMBIGUOUS, Outcome.BANNED})
 _BANNED_STATUSES = frozenset({403, 429})
 _AMBIGUOUS_STATUSES = frozenset({502, 503, 504})
 
-# Our machine's fault or the program's: another proxy would not help.
-_LOCAL = frozenset({"ConnectBindError", "NoRouteError", "NotImplementedError", "PoolTimeout"})
-_LOCAL_ERRNOS = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL}
-)
+_PROXY_ID = "smoothpool_proxy"  # meta.PROXY_ID, of a layer above
 
-# Raised before or while the proxy is dialled, whatever the target's scheme.
-_UNREACHABLE = frozenset(
-    {
-        "CannotResolveHostError",
-        "ConnectError",
-        "TCPTimedOutError",
-        "ConnectionRefusedError",
-        "ClientProxyConnectionError",
-    }
-)
-# Raised on an open connection: to the proxy over plain http, inside a tunnel otherwise.
-_BROKEN = frozenset(
-    {
-        "DownloadConnectionRefusedError",
-        "DownloadFailedError",
-        "DownloadTimeoutError",
-        "ResponseDataLossError",
-        "ConnectionDone",
-        "ConnectionLost",
-        "ResponseFailed",
-        "TunnelError",
-        "OSError",
-    }
-)
-# Causes that place a refused connection behind the proxy: the tunnel was there.
-_BEHIND_PROXY = frozenset(
-    {
-        "SSLError",
-        "SSLEOFError",
-        "SSLZeroReturnError",
-        "SSLCertVerificationError",
-        "ClientConnectorSSLError",
-        "ClientConnectorCertificateError",
-        "VerificationError",
-        "EndOfStream",
-        "BrokenResourceError",
-    }
-)
-# CONNECT was answered with a status: TunnelError (http11), the others by cause.
-_CONNECT_ANSWERED = frozenset({"TunnelError", "ClientHttpProxyError", "ProxyError"})
-_OF_DOWNLOADS = _UNREACHABLE | _BROKEN | _CONNECT_ANSWERED
+# Certain whatever the target; the rest of the faults is certain over plain http only.
+_CERTAIN = frozenset({Fault.LOGIN, Fault.UNREACHABLE})
+_NOBODYS = frozenset({Fault.FOREIGN, Fault.LOCAL})
 
 
 class OutcomePolicy:
@@ -133,73 +88,17 @@ class OutcomePolicy:
 
     def classify_exception(self, request: Request, exception: BaseException) -> Outcome:
         """Return what a download that raised *exception* says."""
-        chain = list(_chain(exception))
-        names = {cls.__name__ for error in chain for cls in type(error).__mro__}
-        if names & _LOCAL or any(_errno(error) in _LOCAL_ERRNOS for error in chain):
+        tunnelled = is_tunnelled(request)
+        fault = fault_of(exception, tunnelled=tunnelled)
+        if fault in _NOBODYS:
             return Outcome.NEUTRAL
-        # What another component raised is its own, whatever failed below it.
-        if not {cls.__name__ for cls in type(exception).__mro__} & _OF_DOWNLOADS:
-            return Outcome.NEUTRAL
-        if names & _CONNECT_ANSWERED:
-            refused_login = any(_connect_status(error) == 407 for error in chain)
-            return Outcome.PROXY_ERROR if refused_login else Outcome.AMBIGUOUS
-        tunnelled = request.url.startswith("https:")
-        if names & _BEHIND_PROXY and tunnelled:
-            return Outcome.AMBIGUOUS
-        if names & _UNREACHABLE or _dial_timed_out(chain, tunnelled=tunnelled):
+        if fault in _CERTAIN:
             return Outcome.PROXY_ERROR
-        return Outcome.AMBIGUOUS if tunnelled else Outcome.PROXY_ERROR
+        if fault is Fault.CONNECT or tunnelled:
+            return Outcome.AMBIGUOUS
+        return Outcome.PROXY_ERROR
 
 
-def _chain(exception: BaseException) -> Iterator[BaseException]:
-    """Yield *exception* and what caused it, through Twisted's and asyncio's wrappers."""
-    seen: set[int] = set()
-    queue: list[object] = [exception]
-    while queue and len(seen) < 32:  # wrappers nest a few deep; a cycle must not hang us
-        error = queue.pop(0)
-        if type(error).__name__ == "Failure":  # Twisted's; an exception itself by now
-            error = getattr(error, "value", error)
-        if not isinstance(error, BaseException) or id(error) in seen:
-            continue
-        seen.add(id(error))
-        yield error
-        queue += [error.__cause__, error.__context__]
-        queue += getattr(error, "exceptions", ())  # ExceptionGroup
-        queue += getattr(error, "reasons", None) or ()  # twisted.web ResponseFailed
-
-
-def _errno(error: BaseException) -> int | None:
-    value = getattr(error, "osError", None) or getattr(error, "errno", None)
-    if isinstance(value, int):
-        return value
-    inner = getattr(error, "os_error", None)  # aiohttp's ClientConnectorError
-    return getattr(inner, "errno", None)
-
-
-def _connect_status(error: BaseException) -> int | None:
-    """Return the status with which CONNECT was refused, from the error that tells it."""
-    if type(error).__name__ not in _CONNECT_ANSWERED:
-        return None
-    status = getattr(error, "status", None)
-    if isinstance(status, int):
-        return status
-    text = str(error)
-    # TunnelError: "... [{'status': 407, ...}]"; ProxyError: "407 Proxy Authentication Required".
-    for part in (text.partition("'status': ")[2][:3], text[:3]):
-        if part.isdigit():
-            return int(part)
-    return None
-
-
-def _dial_timed_out(chain: list[BaseException], *, tunnelled: bool) -> bool:
-    """Say whether a timeout happened while the proxy was being dialled."""
-    if "DownloadTimeoutError" not in {type(error).__name__ for error in chain}:
-        return False
-    for error in chain[1:]:
-        cls = type(error)
-        if cls.__name__ == "TimeoutError" and cls.__module__.startswith("twisted"):
-            return True
-        # httpx counts the TLS handshake inside the tunnel as connecting, too.
-        if cls.__name__ == "ConnectTimeout" and not tunnelled:
-            return True
-    return False
+def is_tunnelled(request: Request) -> bool:
+    """Say whether the proxy only carried bytes of *request*, so that faults may be the site's."""
+    return request.url.startswith("https:") or str(request.meta.get(_PROXY_ID)).startswith("socks")

@@ -27,6 +27,7 @@ from twisted.web._newclient import ParseError, ResponseFailed, ResponseNeverRece
 from twisted.web.http import _DataLoss
 
 from scrapy_smoothpool.exceptions import PoolExhausted
+from scrapy_smoothpool.failures import is_descriptor_exhaustion, is_login_fault, retry_after
 from scrapy_smoothpool.outcome import Outcome, OutcomePolicy
 
 try:
@@ -560,3 +561,145 @@ def test_subclasses_of_known_exceptions_are_known():
 def test_the_targets_scheme_is_told_from_its_url():
     tricky = Request("http://site.example/https://other.example/")
     assert POLICY.classify_exception(tricky, scrapy_errors.DownloadFailedError()) is PROXY_ERROR
+
+
+# Faults that look like others.
+
+
+def test_a_machine_without_ipv6_does_not_excuse_a_proxy_that_refuses():
+    no_ipv6 = OSError(errno.ENETUNREACH, "Network is unreachable")
+    for refusal in (ConnectionRefusedError(errno.ECONNREFUSED, "no"), TimeoutError(110, "late")):
+        tried = ExceptionGroup("multiple", [no_ipv6, refusal])
+        error = by(scrapy_errors.DownloadConnectionRefusedError(), httpx("ConnectError"), tried)
+        assert both(error) == {PROXY_ERROR}
+
+
+def test_a_look_up_that_failed_for_want_of_a_descriptor_does_not_say_so(monkeypatch):
+    error = by(scrapy_errors.CannotResolveHostError(), twisted_errors.DNSLookupError("no results"))
+    assert both(error) == {PROXY_ERROR}
+    assert not is_descriptor_exhaustion(error)
+
+    def starved(*args):
+        raise out_of_descriptors()
+
+    monkeypatch.setattr("os.open", starved)
+    assert both(error) == {NEUTRAL}
+    assert is_descriptor_exhaustion(error)
+
+
+def test_the_numbers_of_look_ups_are_no_errors_of_the_system():
+    # EAI_… share their numbers with errno's on some systems.
+    failed = socket.gaierror(errno.EMFILE, "not known")
+    error = by(scrapy_errors.CannotResolveHostError(), httpx("ConnectError"), failed)
+    assert both(error) == {PROXY_ERROR}
+
+
+def _build_base_response_args(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [TypeError("not subscriptable"), AssertionError()], ids=repr)
+def test_a_connection_that_was_reset_before_its_peer_was_asked_for(error):
+    with pytest.raises(type(error)) as caught:
+        _build_base_response_args(error)
+    assert POLICY.classify_exception(HTTP, caught.value) is PROXY_ERROR
+    assert POLICY.classify_exception(HTTPS, caught.value) is AMBIGUOUS
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "no"), PermissionError(errno.EACCES, "no")]
+)
+def test_a_file_is_no_connection(error):
+    assert both(error) == {NEUTRAL}
+
+
+SOCKS = Request("http://site.example/page", meta={"smoothpool_proxy": "socks5://gate.example:1080"})
+
+
+def socks(text: str) -> BaseException:
+    return by(scrapy_errors.DownloadConnectionRefusedError(text), httpx("ProxyError", text))
+
+
+def test_by_socks_everything_is_a_tunnel():
+    lost = by(scrapy_errors.DownloadFailedError(), httpx("RemoteProtocolError"))
+    refused = by(scrapy_errors.DownloadConnectionRefusedError(), httpx("ConnectError"))
+    assert POLICY.classify_exception(SOCKS, lost) is AMBIGUOUS
+    assert POLICY.classify_exception(SOCKS, refused) is PROXY_ERROR
+    unreachable = socks("Proxy Server could not connect: Host unreachable.")
+    assert POLICY.classify_exception(SOCKS, unreachable) is AMBIGUOUS
+    assert not is_login_fault(unreachable)
+    for text in (
+        "Invalid username/password",
+        "Requested NO AUTHENTICATION REQUIRED from proxy server, but got USERNAME/PASSWORD.",
+    ):
+        assert POLICY.classify_exception(SOCKS, socks(text)) is PROXY_ERROR
+        assert is_login_fault(socks(text))
+
+
+# What else they say.
+
+
+def test_a_refused_login_is_known_in_every_form():
+    for handler, cases in EXCEPTIONS.items():
+        for name, (exception, *_) in cases.items():
+            assert is_login_fault(exception) == (name == "CONNECT answered 407"), (handler, name)
+    assert is_login_fault(Response(HTTP.url, status=407))
+    for status in (200, 401, 403, 502):
+        assert not is_login_fault(Response(HTTP.url, status=status))
+    assert not is_login_fault(RuntimeError("407 Proxy Authentication Required"))
+
+
+def test_descriptor_exhaustion_is_known_in_every_wrapping():
+    none_left = {name for name, error in LOCAL.items() if is_descriptor_exhaustion(error)}
+    others = {"no route", "no local port", "no connection", "not implemented"}
+    assert none_left == {name for name in LOCAL if not name.startswith(tuple(others))}
+    for cases in EXCEPTIONS.values():
+        assert not any(is_descriptor_exhaustion(exception) for exception, *_ in cases.values())
+
+
+NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0),
+        ("2", 2),
+        (" 120 ", 120),
+        ("1.5", 1.5),
+        ("86400", 86_400),
+        ("86401", 86_400),
+        ("9" * 5000, 86_400),
+        ("Sun, 06 Nov 1994 08:50:07 GMT", 30),
+        ("Sun, 06 Nov 1994 09:50:07 +0100", 30),
+        ("Sun, 06 Nov 1994 08:50:07 -0000", 30),
+        ("Sunday, 06-Nov-94 08:50:07 GMT", 30),
+        ("Sun Nov  6 08:50:07 1994", 30),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 0),
+        ("Sat, 05 Nov 1994 08:49:37 GMT", 0),
+        ("Sun, 06 Nov 2094 08:49:37 GMT", 86_400),
+        ("Fri, 31 Dec 9999 23:59:59 -2300", 86_400),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("+5", None),
+        ("1e3", None),
+        ("nan", None),
+        ("inf", None),
+        ("2 s", None),
+        ("٣", None),
+        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+    ],
+)
+def test_retry_after(value, seconds):
+    response = Response(HTTP.url, status=429, headers={"Retry-After": value})
+    assert retry_after(response, NOW) == seconds
+
+
+def test_retry_after_is_mostly_not_there():
+    assert retry_after(Response(HTTP.url, status=429)) is None
+
+
+def test_retry_after_is_by_the_present_time():
+    response = Response(HTTP.url, headers={"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"})
+    assert retry_after(response) == 0
