@@ -11,6 +11,7 @@ import codecs
 import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
 from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
@@ -19,7 +20,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.misc import load_object
 
 from .exceptions import SettingsError
-from .proxy import Proxy
+from .proxy import SCHEMES, Proxy
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -151,7 +152,8 @@ def check_handlers(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
             if proxy.scheme not in spoken:
                 raise SettingsError(
                     f"{proxy.id}: {handler.__name__}, which DOWNLOAD_HANDLERS has for {target} "
-                    f"pages, cannot use {proxy.scheme} proxies; accepted: "
+                    f"pages, cannot use {proxy.scheme} proxies; accepted in "
+                    "SMOOTHPOOL_PROXIES: "
                     f"{' or '.join(sorted(spoken)) or 'another handler'}{_handler_advice(proxy)}"
                 )
             if known in _STREAMING:
@@ -197,7 +199,10 @@ def _handlers(settings: BaseSettings) -> list[tuple[str, type]]:
 
 def _handler_advice(proxy: Proxy) -> str:
     if proxy.scheme in _SOCKS5:
-        return " (HttpxDownloadHandler speaks SOCKS5)"
+        return (
+            " (scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler, with httpx2 and "
+            "socksio installed, speaks SOCKS5; it is experimental)"
+        )
     return " (HttpxDownloadHandler and AiohttpDownloadHandler do)" * (proxy.scheme == "https")
 
 
@@ -221,6 +226,21 @@ def _check_http11_hosts(settings: BaseSettings, proxies: Iterable[Proxy]) -> Non
                 "host's address, or HttpxDownloadHandler or AiohttpDownloadHandler in "
                 "DOWNLOAD_HANDLERS"
             )
+
+
+def is_usable_proxy(value: object) -> bool:
+    """Say whether a user's ``meta["proxy"]`` names a proxy that will really be used.
+
+    Handlers take some odd values (``"//"``, ``"http://"``, ``0``) for "no proxy".
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value if "://" in value else f"http://{value.removeprefix('//')}")
+        host = (parts.hostname or "").strip()
+    except ValueError:
+        return False
+    return bool(host) and parts.scheme in SCHEMES
 
 
 def uses_browser_handler(settings: BaseSettings) -> bool:

@@ -2,16 +2,19 @@
 
 A timeout or a 503 over https may be the proxy's doing or the site's. Over a
 sliding window the outcomes of each site are counted. A failure is blamed on its
-proxy when, on that site and within the window,
+proxy when, since the site last answered through it (or in the whole window),
 
-* the proxy has at least :data:`LEAST_OWN` outcomes, half of them failures, and
-* the others have at least :data:`LEAST_OTHERS`, and fail less than half as often.
+* it has failed there at least :data:`LEAST_OWN` times, and
+* the others have at least :data:`LEAST_OTHERS` outcomes there, less than half of
+  them failures.
 
-When most proxies fail on a site, it is the site, and nobody is blamed. Pure; the
+When most proxies fail on a site, it is the site, and nobody is blamed. Both are
+counted over the same stretch of time: what the others had from the site before
+it went down does not speak against a proxy that failed afterwards. Pure; the
 clock is injected.
 
-Memory is bounded: the least recently used sites go, and per site only proxies
-that have failed there are counted one by one.
+Memory is bounded: the least recently used sites go, and per site only so many
+proxies are counted one by one.
 """
 
 from __future__ import annotations
@@ -25,19 +28,37 @@ LEAST_OWN = 3
 LEAST_OTHERS = 10
 MAX_SITES = 1_000
 MAX_SUSPECTS = 1_000
-"""Proxies counted one by one on one site."""
+"""Proxies counted one by one on one site; one beyond them is not blamed."""
+
+
+class _Streak:
+    """A proxy's failures since its last answer, or since its half of the window began."""
+
+    __slots__ = ("all_failed", "answered", "failed", "total")
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.answered = False
+        # Where the site's counts stood when the streak began.
+        self.total = 0
+        self.all_failed = 0
 
 
 class _Counts:
     """Outcomes of one site in one half of the window."""
 
-    __slots__ = ("failed", "suspects", "total")
+    __slots__ = ("failed", "streaks", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self.failed = 0
-        # proxy id -> [outcomes, failures], from its first failure in this half on.
-        self.suspects: dict[str, list[int]] = {}
+        self.streaks: dict[str, _Streak] = {}
+
+    def streak(self, proxy_id: str) -> _Streak | None:
+        found = self.streaks.get(proxy_id)
+        if found is None and len(self.streaks) < MAX_SUSPECTS:
+            found = self.streaks[proxy_id] = _Streak()
+        return found
 
 
 class _Site:
@@ -70,9 +91,10 @@ class Comparison:
         """Note that the site answered through the proxy."""
         counts = self._site(site).now
         counts.total += 1
-        suspect = counts.suspects.get(proxy_id)
-        if suspect is not None:
-            suspect[0] += 1
+        streak = counts.streak(proxy_id)
+        if streak is not None:
+            streak.failed, streak.answered = 0, True
+            streak.total, streak.all_failed = counts.total, counts.failed
 
     def failed(self, site: str, proxy_id: str) -> bool:
         """Note an ambiguous failure and say whether the proxy is to blame for it."""
@@ -80,28 +102,23 @@ class Comparison:
         counts = found.now
         counts.total += 1
         counts.failed += 1
-        suspect = counts.suspects.get(proxy_id)
-        if suspect is None and len(counts.suspects) < MAX_SUSPECTS:
-            suspect = counts.suspects[proxy_id] = [0, 0]
-        if suspect is not None:
-            suspect[0] += 1
-            suspect[1] += 1
+        streak = counts.streak(proxy_id)
+        if streak is None:
+            return False
+        streak.failed += 1
         return self._to_blame(found, proxy_id)
 
     @staticmethod
     def _to_blame(site: _Site, proxy_id: str) -> bool:
-        own = failed = total = all_failed = 0
+        own = others = others_failed = 0
         for counts in (site.now, site.past):
-            total += counts.total
-            all_failed += counts.failed
-            suspect = counts.suspects.get(proxy_id, (0, 0))
-            own += suspect[0]
-            failed += suspect[1]
-        others, others_failed = total - own, all_failed - failed
-        if own < LEAST_OWN or others < LEAST_OTHERS or 2 * failed < own:
-            return False
-        # failed / own > 2 × others_failed / others, in integers.
-        return failed * others > 2 * others_failed * own
+            streak = counts.streaks.get(proxy_id) or _Streak()
+            own += streak.failed
+            others += counts.total - streak.total - streak.failed
+            others_failed += counts.failed - streak.all_failed - streak.failed
+            if streak.answered:
+                break
+        return own >= LEAST_OWN and others >= LEAST_OTHERS and 2 * others_failed < others
 
     def _site(self, name: str) -> _Site:
         now = self._clock()

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from scrapy import signals as scrapy_signals
 from scrapy.exceptions import CloseSpider, NotConfigured
 from scrapy.utils.defer import deferred_from_coro
-from scrapy.utils.misc import load_object
 
 from . import checks, signals, sources
+from . import meta as keys
 from . import stats as names
 from .exceptions import SettingsError, SmoothPoolError
+from .failures import describe, is_descriptor_exhaustion, is_login_fault, retry_after
 from .health import Health
-from .outcome import Outcome, OutcomePolicy
-from .pool import Pool, State
-from .report import closing_table
-from .settings import OnEmpty, Settings
+from .outcome import Outcome
+from .policies import build_policy
+from .pool import Evidence, Pool, Report, State
+from .report import Summary, closing_table
+from .settings import OnEmpty, OnPanic, Settings
 from .stats import Stats
 from .strategies.base import StrategyOptions
 from .strategies.registry import find_strategy
@@ -76,8 +78,12 @@ class SmoothPoolExtension:
         self.run = secrets.token_hex(8)
         assert crawler.stats is not None
         self.stats = Stats(crawler.stats)
-        self.policy: Any = _policy(settings.outcome_policy)
+        self.policy = build_policy(settings.outcome_policy, crawler)
         self.pool = self._build_pool()
+        self._ejections = Summary(logger, "ejections")
+        self._panics = Summary(logger, "panics", most=1)
+        self._descriptors_told = False
+        self._policy_failed = False
         self._exhausted = False
         self._closing: object = None
         setattr(crawler, _ATTRIBUTE, self)
@@ -135,16 +141,27 @@ class SmoothPoolExtension:
                 own.strategy,
             )
         if proxies is not None:
+            if not any(proxy.weight for proxy in proxies):
+                raise SettingsError(
+                    "every proxy of the list has weight 0, which is drained: none would ever be "
+                    "used; accepted: a weight of at least 1 for one of them"
+                )
             self._accept(proxies)
             if own.shuffle:
                 proxies = sources.shuffled(proxies, random.Random())
         checks.warn_timeout(self.crawler.settings)
-        strategy.check(proxies or ())
+        if proxies is not None:
+            strategy.check(proxies)
+        strategy.reach()
         health = Health(
             eject_after=own.eject_after,
             eject_time=own.eject_time,
+            eject_time_max=own.eject_time_max,
             max_percent=own.eject_max_percent,
+            # The outcome of a probe comes within the download's time, and that of its slot.
+            probe_timeout=2 * self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT") + 30,
             clock=time.monotonic,
+            jitter=_jitter if strategy.shared else lambda: 1.0,
         )
         return Pool(
             own.pool,
@@ -153,6 +170,7 @@ class SmoothPoolExtension:
             proxies,
             on_restored=self._restored,
             accept=self._accept,
+            wait_in_panic=own.on_panic is OnPanic.WAIT,
         )
 
     def _accept(self, proxies: Sequence[Proxy]) -> None:
@@ -176,6 +194,12 @@ class SmoothPoolExtension:
             raise CloseSpider(FINISH_FAILED) from None
         logger.info("%s", self._first_line())
 
+    @property
+    def label(self) -> str:
+        """The pool's name and the spider's, for the log: a process may run several."""
+        spider = self.crawler.spider
+        return f"{self.pool.name!r}" + (f" (spider {spider.name!r})" if spider else "")
+
     def _first_line(self) -> str:
         views = self.pool.snapshot()
         weights = sorted({view.weight for view in views})
@@ -183,15 +207,17 @@ class SmoothPoolExtension:
         if weights:
             spread = f"weight {weights[0]}" + (f" to {weights[-1]}" if len(weights) > 1 else "")
         return (
-            f"Pool {self.pool.name!r}: {self.settings.strategy} over {len(views)} proxies, "
-            f"{spread}; {self.pool.strategy.describe()}"
+            f"Pool {self.label}: {self.settings.strategy} over {len(views)} "
+            f"{'proxy' if len(views) == 1 else 'proxies'}, {spread}; "
+            f"{self.pool.strategy.describe()}"
         )
 
     async def _spider_closed(self, spider: Spider) -> None:
+        self._ejections.close()
         if self.pool.state is State.OPEN:
             views = self.pool.snapshot()
             self.stats.final(views, per_proxy=self.settings.stats_per_proxy)
-            logger.info("Pool %r at close:\n%s", self.pool.name, closing_table(views))
+            logger.info("Pool %s at close:\n%s", self.label, closing_table(views))
         await self.pool.close()
 
     # What the middleware reports
@@ -205,14 +231,19 @@ class SmoothPoolExtension:
         exception: BaseException | None = None,
     ) -> Outcome:
         """Classify the end of a download, book it on its proxy, and return the outcome."""
-        outcome = self._classify(request, response, exception)
+        evidence = self._evidence(request, response, exception)
+        outcome = evidence.outcome
         proxy_id, epoch = assigned
-        result = self.pool.report(proxy_id, epoch, outcome)
+        result = self.pool.report(proxy_id, epoch, evidence)
         self.stats.outcome(outcome)
         if result.stale:
             self.stats.inc(names.STALE)
+        if result.blamed and outcome is Outcome.AMBIGUOUS:
+            self.stats.inc(names.BLAMED)
         if result.penalty:
             self.stats.inc(names.PENALTIES)
+        if result.panic:
+            self._panicked()
         self.send(
             signals.proxy_outcome,
             request=request,
@@ -222,8 +253,27 @@ class SmoothPoolExtension:
             exception=exception,
         )
         if result.ejected_for is not None:
-            self._ejected(proxy_id, outcome, result.ejected_for)
+            self._ejected(proxy_id, evidence, result)
         return outcome
+
+    def _evidence(
+        self, request: Request, response: Response | None, exception: BaseException | None
+    ) -> Evidence:
+        site = keys.site_of(request)
+        if response is None and exception is None:
+            return Evidence(Outcome.AMBIGUOUS, site, why="failure unheard of")
+        outcome = self._classify(request, response, exception)
+        if outcome is Outcome.SUCCESS:
+            return Evidence(outcome, site, answered=True)
+        if response is not None:
+            neutral = outcome is Outcome.NEUTRAL
+            rest = retry_after(response) if outcome.retry_elsewhere else None
+            why = f"status {response.status}"
+            return Evidence(outcome, site, neutral, is_login_fault(response), why, rest)
+        assert exception is not None
+        if is_descriptor_exhaustion(exception):
+            self._descriptors_ran_out()
+        return Evidence(outcome, site, login=is_login_fault(exception), why=describe(exception))
 
     def _classify(
         self, request: Request, response: Response | None, exception: BaseException | None
@@ -231,23 +281,69 @@ class SmoothPoolExtension:
         try:
             if response is not None:
                 return Outcome(self.policy.classify_response(request, response))
+            assert exception is not None
             return Outcome(self.policy.classify_exception(request, exception))
         except Exception:
-            logger.exception("SMOOTHPOOL_OUTCOME_POLICY failed on %s; taken as neutral", request)
+            self.stats.inc(names.POLICY_ERRORS)
+            # In full once; a policy that fails does so on every response.
+            logger.log(
+                logging.DEBUG if self._policy_failed else logging.ERROR,
+                "The outcome policy failed on %s, which is taken as neutral; it must return one "
+                "of %s (counted as %s from now on)",
+                request,
+                ", ".join(f"Outcome.{outcome.name}" for outcome in Outcome),
+                names.POLICY_ERRORS,
+                exc_info=not self._policy_failed,
+            )
+            self._policy_failed = True
             return Outcome.NEUTRAL
 
-    def _ejected(self, proxy_id: str, reason: Outcome, duration: float) -> None:
+    def _ejected(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
         self.stats.inc(names.EJECTIONS)
-        logger.warning(
-            "Proxy %s is out for %g s: %d failures in a row, the last a %s (%d of %d are out)",
-            proxy_id,
-            duration,
-            self.settings.eject_after,
-            reason.value,
+        duration = result.ejected_for or 0.0
+        if evidence.login:
+            self.stats.inc(names.LOGINS_REFUSED)
+            logger.error(
+                "Proxy %s refused its login (407) and is out for %.0f s: check its user name and "
+                "password, and that its plan has not run out",
+                proxy_id,
+                duration,
+            )
+        else:
+            self._ejections.warn(
+                "Proxy %s is out for %.3g s after %d failures in a row, the last a %s: %s "
+                "(%d of %d are out)",
+                proxy_id,
+                duration,
+                result.consecutive,
+                evidence.outcome.value,
+                evidence.why,
+                self.pool.out,
+                len(self.pool),
+            )
+        self.send(
+            signals.proxy_ejected, proxy_id=proxy_id, reason=evidence.outcome, duration=duration
+        )
+
+    def _panicked(self) -> None:
+        self.stats.inc(names.PANICS)
+        self._panics.warn(
+            "Pool %s: hardly anything gets through, and no more proxies may be put out (%d of %d "
+            "are); SMOOTHPOOL_ON_PANIC = %r until something succeeds",
+            self.label,
             self.pool.out,
             len(self.pool),
+            self.settings.on_panic.value,
         )
-        self.send(signals.proxy_ejected, proxy_id=proxy_id, reason=reason, duration=duration)
+
+    def _descriptors_ran_out(self) -> None:
+        if not self._descriptors_told:
+            self._descriptors_told = True
+            logger.warning(
+                "This process ran out of file descriptors, which is no proxy's fault: raise the "
+                "limit (ulimit -n), or lower CONCURRENT_REQUESTS; idle connections to many "
+                "proxies take one each"
+            )
 
     def _restored(self, proxy_id: str) -> None:
         self.stats.inc(names.RESTORATIONS)
@@ -265,8 +361,8 @@ class SmoothPoolExtension:
         if not self._exhausted:
             self._exhausted = True
             logger.warning(
-                "Pool %r has no proxy for a request: %s (SMOOTHPOOL_ON_EMPTY = %r)",
-                self.pool.name,
+                "Pool %s has no proxy for a request: %s (SMOOTHPOOL_ON_EMPTY = %r)",
+                self.label,
                 reason,
                 self.settings.on_empty.value,
             )
@@ -282,20 +378,9 @@ class SmoothPoolExtension:
         """Note that a request found a proxy again."""
         if self._exhausted:
             self._exhausted = False
-            logger.info("Pool %r has a proxy again", self.pool.name)
+            logger.info("Pool %s has a proxy again", self.label)
 
 
-def _policy(value: Any) -> object:
-    if value is None:
-        return OutcomePolicy()
-    accepted = "the path of a class with classify_response and classify_exception"
-    try:
-        cls = load_object(value)
-    except (ImportError, NameError, AttributeError, ValueError, TypeError) as error:
-        raise SettingsError(
-            f"SMOOTHPOOL_OUTCOME_POLICY is {value!r}, which cannot be imported ({error}); "
-            f"accepted: {accepted}"
-        ) from None
-    if not all(hasattr(cls, name) for name in ("classify_response", "classify_exception")):
-        raise SettingsError(f"SMOOTHPOOL_OUTCOME_POLICY is {value!r}; accepted: {accepted}")
-    return cls() if isinstance(cls, type) else cls
+def _jitter() -> float:
+    """Up to a tenth longer, so that workers that share a pool do not probe in step."""
+    return random.uniform(1.0, 1.1)

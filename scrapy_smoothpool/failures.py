@@ -244,3 +244,46 @@ def _lost_its_peer(exception: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code.co_name == _ASKS_FOR_PEER
+
+
+def describe(exception: BaseException) -> str:
+    """Return what a failure was, in a few words that cannot hold a login.
+
+    The names of the error and of its innermost cause; texts are left out, since
+    some handlers put the proxy's URL into them.
+    """
+    chain = list(_chain(exception))
+    status = next((s for s in map(_status, chain) if s is not None), None)
+    first, last = type(chain[0]).__name__, type(chain[-1]).__name__
+    text = first if first == last else f"{first} ({last})"
+    return f"{text}, status {status}" if status is not None else text
+
+
+def _status(error: BaseException) -> int | None:
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and status:
+        return status
+    found = _TUNNEL_STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def scrub(exception: BaseException) -> None:
+    """Take logins out of the URLs in an exception's text, and causes that tell one.
+
+    aiohttp's errors hold the proxy's URL with its login, and Scrapy logs their
+    text and hands the exception to the spider. To be called after the exception
+    was classified, which needs the causes.
+    """
+    exception.args = tuple(
+        _USERINFO.sub("://***@", argument) if isinstance(argument, str) else argument
+        for argument in exception.args
+    )
+    for error in list(_chain(exception)):
+        for name in ("__cause__", "__context__"):
+            inner = getattr(error, name)
+            if inner is not None and _USERINFO.search(f"{inner!s} {inner!r}"):
+                setattr(error, name, None)
+
+
+_TUNNEL_STATUS = re.compile(r"'status': (\d{3})")
+_USERINFO = re.compile(r"://[^\s/'\"<>]*@")

@@ -1,25 +1,65 @@
-"""Which proxies are out, and until when: a pure state machine.
+"""Easing out and letting back in: each proxy's health as a pure state machine.
 
-A proxy is *active* or *ejected*. ``eject_after`` failures in a row put it out
-for ``eject_time`` seconds; a success in between starts the count anew. Two
-limits (design rule 6, after Envoy's outlier detection):
+::
 
-* bans never put out more than ``max_percent`` of the pool, since a rule that
-  calls every answer a ban would otherwise empty it;
-* certain proxy faults may put out all but one, so that a pool of one never
-  wedges and there is always a proxy left to try.
+                 too many failures, or a login refused
+        ACTIVE ────────────────────────────────────────> EJECTED
+          ^                                               │   ^
+          │ the probe succeeds              its time over │   │ the probe fails (longer),
+          │                                               v   │ says nothing (once more)
+          └──────────────────────────────────────────── PROBING
+
+An *active* proxy goes out after ``eject_after`` failures in a row, or when at
+least ``POOR`` of its last ``WINDOW`` outcomes were failures (and there were
+``LEAST`` of them): one failure in twenty never ejects, nine in ten soon do. A
+refused login puts it out at once and for the longest time.
+
+The first ejection lasts ``eject_time``, each further one twice the one before,
+up to ``eject_time_max``; every ``FALL_BACK`` × ``eject_time`` that a proxy then
+stays active takes one doubling back.
+
+When its time is over a proxy is *due*: one request probes it. Success makes it
+active, failure puts it out again for longer; a probe that says nothing about
+the proxy (the site was down, the request never went out) is repeated.
+
+Two limits (after Envoy's outlier detection): bans and verdicts by comparison
+never put out more than ``max_percent`` of the pool, since a rule that calls
+every answer a ban would otherwise empty it; certain faults may put out all but
+one. So a pool of one never wedges.
 
 Each ejection starts a new *epoch*. An outcome of a request that was assigned in
 an earlier epoch says nothing about the proxy as it is now and changes nothing.
 
-The clock is injected (seconds, monotonic); nothing here does I/O.
+Clock (seconds, monotonic) and randomness are injected; nothing here does I/O.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from enum import StrEnum
+
+WINDOW = 20
+"""Outcomes that are remembered of each proxy."""
+LEAST = 10
+"""Outcomes needed before their share of failures counts."""
+POOR = 70
+"""Percent of failures among them that puts a proxy out."""
+FALL_BACK = 10
+"""Multiple of ``eject_time`` in which a healthy proxy is forgiven one doubling."""
+
+_MASK = (1 << WINDOW) - 1
+_TIDY = 100
+"""Entries beyond two a proxy that may pile up before the outdated ones are cleared away."""
+
+
+class State(StrEnum):
+    """Where a proxy stands."""
+
+    ACTIVE = "active"
+    EJECTED = "ejected"
+    PROBING = "probing"
 
 
 @dataclass(slots=True)
@@ -27,13 +67,37 @@ class HealthRecord:
     """One proxy's health. Written by :class:`Health` only, read by the pool and its report."""
 
     eligible: bool = True
-    """Takes part in selections when healthy (weight above 0)."""
+    """Takes part in selections when healthy; False for a drained one (weight 0)."""
+    state: State = State.ACTIVE
+    epoch: int = 0
+    """A number that changes with each ejection; assignments carry it."""
     consecutive: int = 0
     """Failures in a row; 0 after a success or an ejection."""
-    epoch: int = 0
-    """Number of ejections so far; assignments carry it."""
-    out_until: float | None = None
-    """Clock reading at which the ejection ends, None while active."""
+    reason: str = ""
+    """Why it was last put out."""
+    wake: float | None = None
+    """Clock reading of the next step: end of the ejection, or of the wait for a probe's outcome."""
+    _history: int = 0
+    """The last outcomes, one bit each, 1 a failure, the newest lowest."""
+    _seen: int = 0
+    _doublings: int = 0
+    _active_since: float = 0.0
+
+    @property
+    def out(self) -> bool:
+        """Whether it is out of the selection."""
+        return self.state is not State.ACTIVE
+
+    def note(self, failed: bool) -> None:
+        """Remember one outcome."""
+        self._history = (self._history << 1 | failed) & _MASK
+        self._seen = min(self._seen + 1, WINDOW)
+        self.consecutive = self.consecutive + 1 if failed else 0
+
+    @property
+    def poor(self) -> bool:
+        """Whether too many of the last outcomes were failures."""
+        return self._seen >= LEAST and self._history.bit_count() * 100 >= POOR * self._seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +107,57 @@ class Verdict:
     consecutive: int
     ejected_for: float | None = None
     """Seconds of the ejection this failure caused, None when it caused none."""
+    spared: bool = False
+    """It would have been ejected, but too much of the pool is out already."""
 
 
 class Health:
-    """Failure counts and ejections of all proxies of a pool.
+    """Failure counts, ejections and probes of all proxies of a pool.
 
-    :param eject_after: failures in a row that put a proxy out; 0 means never.
-    :param eject_time: seconds a proxy stays out.
+    :param eject_after: failures in a row that put a proxy out; 0 means never,
+        whatever happens.
+    :param eject_time: seconds of the first ejection.
+    :param eject_time_max: seconds of the longest.
     :param max_percent: share of the pool that bans may put out, 0 to 100.
+    :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
     :param clock: seconds, monotonic.
+    :param jitter: factor by which an ejection is drawn out, so that many workers
+        or proxies do not come back at the same moment; 1 or more.
     """
 
     def __init__(
-        self, *, eject_after: int, eject_time: float, max_percent: int, clock: Callable[[], float]
+        self,
+        *,
+        eject_after: int,
+        eject_time: float,
+        max_percent: int,
+        clock: Callable[[], float],
+        eject_time_max: float = 1800.0,
+        probe_timeout: float = 180.0,
+        jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._eject_after = eject_after
         self._eject_time = eject_time
+        self._eject_time_max = max(eject_time, eject_time_max)
         self._max_percent = max_percent
+        self._probe_timeout = probe_timeout
         self._clock = clock
+        self._jitter = jitter
         self._records: dict[str, HealthRecord] = {}
         self._eligible = 0
         self._out = 0
-        # (out_until, id); an entry whose proxy was removed meanwhile is skipped.
-        self._returns: list[tuple[float, str]] = []
+        # Of the whole pool, so that a proxy that leaves and comes back starts a new one.
+        self._epochs = 0
+        # (wake, id); an entry counts only while it agrees with the record's own wake, so what
+        # was removed or decided otherwise meanwhile is skipped when its time comes.
+        self._wakes: list[tuple[float, str]] = []
 
     def __getitem__(self, proxy_id: str) -> HealthRecord:
         return self._records[proxy_id]
 
     @property
     def out(self) -> int:
-        """Number of proxies that are ejected now."""
+        """Number of proxies that are ejected or being probed."""
         return self._out
 
     @property
@@ -83,12 +168,20 @@ class Health:
     def add(self, proxy_id: str, *, eligible: bool = True) -> HealthRecord:
         """Start watching a proxy; ``eligible`` is False for a drained one (weight 0)."""
         record = self._records[proxy_id] = HealthRecord(eligible)
+        record._active_since = self._clock()
+        record.epoch = self._next_epoch()
         self._eligible += eligible
         return record
+
+    def _next_epoch(self) -> int:
+        self._epochs += 1
+        return self._epochs
 
     def set_eligible(self, proxy_id: str, eligible: bool) -> None:
         """Note that a proxy was drained or taken back into service."""
         record = self._records[proxy_id]
+        if eligible and not record.eligible and record.wake is not None:
+            self._wake_at(proxy_id, record, record.wake)  # it was skipped when due
         self._eligible += eligible - record.eligible
         record.eligible = eligible
 
@@ -96,69 +189,129 @@ class Health:
         """Stop watching a proxy and forget its health."""
         record = self._records.pop(proxy_id)
         self._eligible -= record.eligible
-        if record.out_until is not None:
-            self._out -= 1
+        self._out -= record.out
+
+    def unwedge(self) -> str | None:
+        """Let one proxy back in if the list has shrunk to proxies that are all out.
+
+        Returns its id: the one that would have come back first.
+        """
+        if not self._eligible or self._out < self._eligible:
+            return None
+        waiting = [(r.wake or 0.0, i) for i, r in self._records.items() if r.out and r.eligible]
+        if len(waiting) < self._eligible:
+            return None
+        proxy_id = min(waiting)[1]
+        self.succeeded(proxy_id)
+        return proxy_id
 
     def is_current(self, proxy_id: str, epoch: int) -> bool:
         """Say whether an assignment made in ``epoch`` may still change the proxy's health."""
         record = self._records.get(proxy_id)
         return record is not None and record.epoch == epoch
 
-    def succeeded(self, proxy_id: str) -> None:
-        """Note a success: the count of failures in a row starts anew."""
-        self._records[proxy_id].consecutive = 0
+    def succeeded(self, proxy_id: str) -> bool:
+        """Note a success. Returns True when it ended an ejection: the probe got through."""
+        record = self._records[proxy_id]
+        record.note(failed=False)
+        if record.state is State.ACTIVE:
+            return False
+        record.state, record.wake = State.ACTIVE, None
+        record._active_since = self._clock()
+        self._out -= 1
+        return True
 
-    def failed(self, proxy_id: str, *, certain: bool) -> Verdict:
+    def failed(
+        self, proxy_id: str, *, certain: bool, reason: str = "", login: bool = False
+    ) -> Verdict:
         """Note a failure and eject the proxy if that was one too many.
 
         :param certain: the fault is the proxy's beyond doubt (it could not be
-            reached, it refused the login); False for bans.
+            reached, it refused the login); False for bans and comparisons.
+        :param login: the proxy refused the login, which time alone rarely mends.
         """
         record = self._records[proxy_id]
-        record.consecutive += 1
-        if (
-            not self._eject_after
-            or record.consecutive < self._eject_after
-            or record.out_until is not None
-            or not self._may_eject(certain)
-        ):
-            return Verdict(record.consecutive)
-        verdict = Verdict(record.consecutive, self._eject_time)
-        record.consecutive = 0
-        record.epoch += 1
-        record.out_until = self._clock() + self._eject_time
+        record.note(failed=True)
+        consecutive = record.consecutive
+        if not self._eject_after:
+            return Verdict(consecutive)
+        if record.state is not State.ACTIVE:
+            return Verdict(consecutive, self._eject(proxy_id, record, reason, login))
+        if not (login or consecutive >= self._eject_after or record.poor):
+            return Verdict(consecutive)
+        if not self._may_eject(certain):
+            return Verdict(consecutive, spared=True)
         self._out += 1
-        heapq.heappush(self._returns, (record.out_until, proxy_id))
-        return verdict
+        return Verdict(consecutive, self._eject(proxy_id, record, reason, login))
 
     def _may_eject(self, certain: bool) -> bool:
         if certain:
             return self._out + 1 < self._eligible
         return (self._out + 1) * 100 <= self._eligible * self._max_percent and self._eligible > 1
 
-    @property
-    def next_return(self) -> float | None:
-        """Clock reading at which the next ejected proxy may come back, None if none is out."""
-        while self._returns:
-            out_until, proxy_id = self._returns[0]
-            record = self._records.get(proxy_id)
-            # Another time: removed, added again and ejected again since.
-            if record is not None and record.out_until == out_until:
-                return out_until
-            heapq.heappop(self._returns)
-        return None
+    def _eject(self, proxy_id: str, record: HealthRecord, reason: str, login: bool) -> float:
+        now = self._clock()
+        if record.state is State.ACTIVE:
+            forgiven = int((now - record._active_since) / (FALL_BACK * self._eject_time))
+            record._doublings = max(0, record._doublings - forgiven)
+        # 2.0 ** 64 seconds is past any ceiling; without the bound a float could overflow.
+        duration = self._eject_time * 2.0 ** min(record._doublings, 64)
+        duration = self._eject_time_max if login else min(duration, self._eject_time_max)
+        duration *= self._jitter()
+        record._doublings += 1
+        record.epoch = self._next_epoch()
+        record.state, record.reason = State.EJECTED, reason
+        record.consecutive = record._history = record._seen = 0
+        self._wake_at(proxy_id, record, now + duration)
+        return duration
 
-    def due(self) -> list[str]:
-        """Make every proxy whose time is over active again and return their ids.
+    def inconclusive(self, proxy_id: str) -> None:
+        """Note an outcome that says nothing of the proxy; a probe will be repeated in a while."""
+        record = self._records[proxy_id]
+        if record.state is State.PROBING:
+            record.state = State.EJECTED
+            self._wake_at(proxy_id, record, self._clock() + self._eject_time)
 
-        O(1) when none is due.
+    def unsent(self, proxy_id: str) -> None:
+        """Note that an assignment never went out; if it was a probe, the next request is one."""
+        record = self._records[proxy_id]
+        if record.state is State.PROBING:
+            record.state = State.EJECTED
+            self._wake_at(proxy_id, record, self._clock())
+
+    def _wake_at(self, proxy_id: str, record: HealthRecord, when: float) -> None:
+        record.wake = when
+        heapq.heappush(self._wakes, (when, proxy_id))
+        if len(self._wakes) > 2 * len(self._records) + _TIDY:
+            self._wakes = [
+                (r.wake, name) for name, r in self._records.items() if r.wake is not None
+            ]
+            heapq.heapify(self._wakes)
+
+    def probe(self, exclude: Container[str] = ()) -> str | None:
+        """Return a proxy that is due and must be probed by this request, None if there is none.
+
+        O(1) when none is due. One that is in *exclude* waits for the next request, and keeps
+        nobody else waiting. A drained one is not probed.
         """
-        if not self._returns:
-            return []
-        now, back = self._clock(), []
-        while (out_until := self.next_return) is not None and out_until <= now:
-            _, proxy_id = heapq.heappop(self._returns)
-            self._records[proxy_id].out_until = None
-            self._out -= 1
-            back.append(proxy_id)
-        return back
+        if not self._wakes:
+            return None
+        now = self._clock()
+        passed: set[tuple[float, str]] = set()
+        found = None
+        while self._wakes and self._wakes[0][0] <= now:
+            when, proxy_id = entry = heapq.heappop(self._wakes)
+            record = self._records.get(proxy_id)
+            if record is None or record.wake != when or not record.eligible:
+                continue
+            if proxy_id in exclude:
+                passed.add(entry)
+                continue
+            record.state = State.PROBING
+            # Should no outcome arrive (its request was lost), another will probe.
+            self._wake_at(proxy_id, record, now + self._probe_timeout)
+            found = proxy_id
+            break
+        for entry in passed:
+            heapq.heappush(self._wakes, entry)
+        return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from scrapy.utils.httpobj import urlparse_cached
+
 if TYPE_CHECKING:
     from scrapy import Request
 
@@ -16,6 +18,9 @@ USE_POOL = "smoothpool"
 """Public: False sends the request without the pool."""
 PROXY_ID = "smoothpool_proxy"
 """Public, read-only: the id of the proxy the request was given."""
+
+SITE = "smoothpool_site"
+"""Public: the site this request belongs to, for hosts that should be judged as one."""
 
 PROXY = "proxy"
 """Scrapy's: a key present at arrival means that the user chose the proxy."""
@@ -45,6 +50,8 @@ class Tries(NamedTuple):
     """Retries used from the budget of ``SMOOTHPOOL_RETRY_TIMES``."""
     proxies: tuple[str, ...]
     """Ids tried, in order."""
+    not_before: float
+    """Unix time of the next try: repeated bans are not answered at once."""
     last_not_before: float
     """Unix time from which the last proxy may be tried again if there is no other."""
 
@@ -65,8 +72,14 @@ def tries_of(request: Request) -> Tries:
     """Return what the request has been through; nothing if the entry is of another URL."""
     found = request.meta.get(TRIES)
     if found is None or found[0] != request.url:
-        return Tries(request.url, 0, (), 0.0)
-    return Tries(found[0], found[1], tuple(found[2]), found[3])
+        return Tries(request.url, 0, (), 0.0, 0.0)
+    return Tries(found[0], found[1], tuple(found[2]), found[3], found[4])
+
+
+def site_of(request: Request) -> str:
+    """Return the site a request belongs to: its host, unless ``smoothpool_site`` groups it."""
+    site = request.meta.get(SITE)
+    return str(site) if site is not None else urlparse_cached(request).hostname or ""
 
 
 def take_out(request: Request) -> tuple[str, int] | None:

@@ -27,6 +27,7 @@ from . import meta as keys
 from . import stats as names
 from .exceptions import PoolExhausted, StoreError, UnsupportedRequest
 from .extension import SmoothPoolExtension
+from .failures import describe, scrub
 from .outcome import Outcome
 from .pool import State
 from .robots import ROBOTS_RETRY_TIMES, RobotsGuard
@@ -45,8 +46,16 @@ logger = logging.getLogger(__name__)
 _CARRIED = ("http:", "https:")
 _LOCAL = ("data:", "file:")
 
+_NOWHERE = "http://0.0.0.0:1"
+"""Stands in for a proxy that has left the pool; nothing can be reached through it."""
+
 _BACKOFF = 0.25
 _BACKOFF_MAX = 5.0
+
+
+def _still_before(moment: float) -> bool:
+    """Say whether a Unix time is ahead; never more than a backoff, should the clock be set back."""
+    return 0 < moment - time.time() <= _BACKOFF_MAX
 
 
 class SmoothPoolMiddleware(checks.AssignsProxies):
@@ -63,11 +72,15 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             crawler, extension.stats, run=extension.run, timeout=extension.settings.wait_timeout
         )
         self._priority_adjust = crawler.settings.getint("RETRY_PRIORITY_ADJUST")
+        self._redirects = crawler.settings.getbool("REDIRECT_ENABLED")
         self._browser = checks.uses_browser_handler(crawler.settings)
         # Outcomes that ask for another try, from response_downloaded to process_response.
         # By request, not in meta: an error on the way must not leave a verdict that a copy
         # of the request would carry along.
-        self._verdicts: WeakKeyDictionary[Request, tuple[str, Outcome]] = WeakKeyDictionary()
+        self._verdicts: WeakKeyDictionary[Request, tuple[str, Outcome, str]] = WeakKeyDictionary()
+        self._retried_by_scrapy = {
+            int(status) for status in crawler.settings.getlist("RETRY_HTTP_CODES")
+        }
         connect = crawler.signals.connect
         connect(self._scheduled, signal=scrapy_signals.request_scheduled)
         connect(self._sent, signal=scrapy_signals.request_reached_downloader)
@@ -92,7 +105,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         self._give_back(request)
         if self._robots.holds(request):
             self._stats.inc(names.ROBOTS_WAITS)
-            return await self._wait(request, "robots.txt could not be had through the pool")
+            why = self._robots.why(request)
+            return await self._none_for(request, f"robots.txt could not be had, {why}")
         if not self._wants_proxy(request):
             self._waiting.passes()
             return None
@@ -102,25 +116,28 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         waiting = self._waiting
         if waiting.dry is not None and not waiting.may_ask():
             return await self._no_proxy(request, waiting.dry)
-        tries = keys.tries_of(request)
+        tries, site = keys.tries_of(request), keys.site_of(request)
+        if _still_before(tries.not_before):
+            return await self._wait(request, "it is banned again and again", counts=False)
         try:
-            assignment = await self._acquire(tries)
+            assignment = await self._acquire(tries, site)
         except StoreError as error:
             self._stats.inc(names.STORE_ERRORS)
             return await self._no_proxy(request, waiting.ran_dry(str(error)))
-        if assignment is None:
-            if tries.proxies and time.time() < tries.last_not_before:
-                return await self._wait(request, "the only proxy left has just failed")
-            return await self._no_proxy(request, waiting.ran_dry(self._why()))
-        self._assign(request, assignment)
-        return None
+        if assignment is not None:
+            self._assign(request, assignment)
+            return None
+        if tries.proxies and _still_before(tries.last_not_before):
+            return await self._wait(request, "the only proxy left has just failed", counts=False)
+        if self._pool.resting(site):
+            # The site's own wish: other sites go on, and the pool is not empty.
+            return await self._none_for(request, f"proxies rest on {site} (Retry-After)")
+        return await self._no_proxy(request, waiting.ran_dry(self._why()))
 
-    async def _acquire(self, tries: keys.Tries) -> Assignment | None:
-        found = await self._pool.acquire(tries.proxies)
-        wait = tries.last_not_before - time.time()
-        # A clock that was set back must not hold the request for ever.
-        if found is None and tries.proxies and (wait <= 0 or wait > _BACKOFF_MAX):
-            found = await self._pool.acquire(())
+    async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
+        found = await self._pool.acquire(tries.proxies, site)
+        if found is None and tries.proxies and not _still_before(tries.last_not_before):
+            found = await self._pool.acquire((), site)
         return found
 
     def _wants_proxy(self, request: Request) -> bool:
@@ -131,8 +148,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return False
         if keys.PROXY in meta:
             proxy = meta[keys.PROXY]
-            if proxy is not None and not str(proxy).strip():
-                raise self._refusal(request, 'meta["proxy"] is empty, which would go out directly')
+            if proxy is not None and not checks.is_usable_proxy(proxy):
+                raise self._refusal(request, 'meta["proxy"] names no proxy that could be used')
             self._stats.inc(names.PINNED)
             return False
         if url.startswith(_LOCAL):
@@ -167,11 +184,21 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     def _why(self) -> str:
         if not len(self._pool):
+            if self._pool.strategy.shared:
+                return (
+                    f"the pool is empty: no worker has published a list as {self._pool.name!r} in "
+                    f"{self._pool.strategy.describe()} (SMOOTHPOOL_PROXIES in one of them does)"
+                )
             return "the pool is empty"
+        if self._pool.panic:
+            return f"hardly anything gets through ({self._pool.out} of {len(self._pool)} are out)"
         return f"{self._pool.out} of {len(self._pool)} proxies are out"
 
     async def _no_proxy(self, request: Request, reason: str) -> Request:
         self._extension.exhausted(reason)
+        return await self._none_for(request, reason)
+
+    async def _none_for(self, request: Request, reason: str) -> Request:
         if self._settings.on_empty is not OnEmpty.WAIT and not self._robots.is_robots(request):
             self._stats.inc(names.WAITS_ENDED)
             raise PoolExhausted(
@@ -180,25 +207,38 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             )
         return await self._wait(request, reason)
 
-    async def _wait(self, request: Request, reason: str) -> Request:
+    async def _wait(self, request: Request, reason: str, *, counts: bool = True) -> Request:
+        """Hold the request's place for a moment, and return the request that goes back.
+
+        :param counts: whether this is a wait for a free proxy, which has a limit;
+            a pause before the next try is not.
+        """
         wait = self._waiting.start(request)
         held = await self._waiting.hold(request)
         if self._robots.is_robots(request):
-            # Its pages do the waiting, through the scheduler. IgnoreRequest, since Scrapy logs
-            # anything else with a traceback at every turn.
-            self._robots.failed(request)
-            raise IgnoreRequest(f"robots.txt waits for a proxy: {reason}")
-        return self._waiting.back(request, wait, held, reason)
+            raise self._no_robots(request, reason)
+        return self._waiting.back(request, wait, held if counts else 0.0, reason)
+
+    def _no_robots(self, request: Request, reason: str) -> IgnoreRequest:
+        # Its pages do the waiting, through the scheduler. IgnoreRequest, since Scrapy logs
+        # anything else with a traceback at every turn.
+        self._robots.failed(request, reason)
+        return IgnoreRequest(f"robots.txt waits for a proxy: {reason}")
 
     # On the way
 
     def _give_back(self, request: Request) -> None:
-        """Take an assignment out whose download never happened or was never heard of."""
+        """Take out an assignment whose download never happened, or failed unheard."""
         sent = keys.SENT in request.meta
         assigned = keys.take_out(request)
-        if assigned is not None and not sent:
-            self._stats.inc(names.TICKETS)
-            self._pool.give_back(*assigned)
+        if assigned is None:
+            return
+        if sent:
+            # The download failed, and another component made something of it before we heard.
+            self._extension.report(request, assigned)
+            return
+        self._stats.inc(names.TICKETS)
+        self._pool.give_back(*assigned)
 
     def _scheduled(self, request: Request) -> None:
         # A request returned by another middleware's process_request goes to the scheduler (and
@@ -207,8 +247,21 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         self._give_back(request)
 
     def _sent(self, request: Request) -> None:
-        if keys.ASSIGNED in request.meta:
-            request.meta[keys.SENT] = True
+        meta = request.meta
+        assigned = meta.get(keys.ASSIGNED)
+        if assigned is None:
+            return
+        meta[keys.SENT] = True
+        if not checks.is_usable_proxy(meta.get(keys.PROXY)):
+            # Another component took the proxy away; without it this would go out directly.
+            # The login is gone, too: at worst the proxy asks for it.
+            address = self._pool.address(assigned[0])
+            logger.error(
+                '%s has lost its proxy on the way: a middleware changes meta["proxy"]; it was '
+                "put back",
+                request,
+            )
+            meta[keys.PROXY] = address or _NOWHERE
 
     # After the download
 
@@ -218,9 +271,16 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return
         outcome = self._extension.report(request, assigned, response=response)
         if outcome.retry_elsewhere:
-            self._verdicts[request] = (assigned[0], outcome)
-            # A cache that stored a ban would answer every retry with it.
-            request.meta.setdefault(keys.DONT_CACHE, keys.OURS)
+            self._verdicts[request] = (assigned[0], outcome, f"status {response.status}")
+            if self._may_retry(request, keys.tries_of(request)):
+                # A cache that stored a ban would answer every retry with it.
+                request.meta.setdefault(keys.DONT_CACHE, keys.OURS)
+        elif outcome is Outcome.SUCCESS:
+            request.meta.pop(keys.TRIES, None)
+        elif response.status in self._retried_by_scrapy:
+            self._remember(request, assigned[0])
+        else:
+            request.meta.pop(keys.TRIES, None)
 
     async def process_response(self, request: Request, response: Response) -> Request | Response:
         """Send the request elsewhere if its download asks for that and its budget allows."""
@@ -228,19 +288,18 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         verdict = self._verdicts.pop(request, None)
         if request.meta.get(keys.DONT_CACHE) == keys.OURS:
             del request.meta[keys.DONT_CACHE]
-        robots = self._robots.active and self._robots.is_robots(request)
+        robots = self._robots.is_robots(request)
         if verdict is None:
-            request.meta.pop(keys.TRIES, None)
-            if robots:
+            redirected = 300 <= response.status < 400 and self._redirects
+            if robots and not redirected:
                 self._robots.arrived(request)
             return response
         again = self._retry(request, *verdict)
         if again is not None:
             return again
-        if robots and response.status == 407:
-            # Not the site's answer: reading it as "no rules" would open every page.
-            self._robots.failed(request)
-            raise IgnoreRequest("every proxy tried refused to fetch robots.txt")
+        if robots and verdict[1] is not Outcome.BANNED:
+            # Maybe not the site's answer: reading it as "no rules" would open every page.
+            raise self._no_robots(request, f"the last answer was a {response.status}")
         if robots:
             self._robots.arrived(request)
         return response
@@ -254,41 +313,58 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if assigned is None:
             return None
         outcome = self._extension.report(request, assigned, exception=exception)
+        what = describe(exception)
+        scrub(exception)
         if not outcome.retry_elsewhere:
             return None
-        again = self._retry(request, assigned[0], outcome)
+        again = self._retry(request, assigned[0], outcome, what)
         if again is None and self._robots.is_robots(request):
-            self._robots.failed(request)
+            raise self._no_robots(request, f"the last try ended in a {what}") from None
         return again
 
-    def _retry(self, request: Request, proxy_id: str, outcome: Outcome) -> Request | None:
+    def _may_retry(self, request: Request, tries: keys.Tries) -> bool:
+        budget = self._settings.retry_times
+        if self._robots.is_robots(request):
+            # Through every proxy once, if need be; after that its pages wait, not this request.
+            untried = len(tries.proxies) < self._pool.eligible
+            return untried and tries.retries < max(budget, ROBOTS_RETRY_TIMES)
+        return tries.retries < budget and not request.meta.get("dont_retry")
+
+    def _remember(
+        self, request: Request, proxy_id: str, *, pause: float = 0.0, backoff: float = 0.0
+    ) -> keys.Tries:
+        """Note on the request that it has been through a proxy, so that it goes elsewhere."""
+        tries, now = keys.tries_of(request), time.time()
+        tries = tries._replace(
+            proxies=(*(p for p in tries.proxies if p != proxy_id), proxy_id),
+            not_before=now + pause,
+            last_not_before=now + backoff,
+        )
+        request.meta[keys.TRIES] = tuple(tries)
+        return tries
+
+    def _retry(
+        self, request: Request, proxy_id: str, outcome: Outcome, what: str
+    ) -> Request | None:
         """Return the request for another try, None when its own budget is spent.
 
         Either way the request remembers the proxy, so that a retry by Scrapy's
         RetryMiddleware goes elsewhere, too.
         """
         tries = keys.tries_of(request)
-        robots = self._robots.is_robots(request)
-        budget = self._settings.retry_times
-        if robots:
-            budget = max(budget, ROBOTS_RETRY_TIMES)
         attempts = tries.retries + int(request.meta.get("retry_times", 0))
         backoff = min(_BACKOFF * 2 ** min(attempts, 10), _BACKOFF_MAX)
-        tries = keys.Tries(
-            tries.url,
-            tries.retries,
-            (*(p for p in tries.proxies if p != proxy_id), proxy_id),
-            time.time() + backoff,
-        )
-        if request.meta.get("dont_retry") and not robots:
-            return None
-        if tries.retries >= budget:
-            request.meta[keys.TRIES] = tuple(tries)
-            if budget:
+        # The first ban may be the proxy's; from then on the site is given time.
+        again_banned = outcome is Outcome.BANNED and attempts > 0
+        patient = again_banned and not self._robots.is_robots(request)
+        pause = backoff / 2 if patient else 0.0
+        tries = self._remember(request, proxy_id, pause=pause, backoff=backoff)
+        if not self._may_retry(request, tries):
+            if self._settings.retry_times and not request.meta.get("dont_retry"):
                 self._stats.inc(names.RETRIES_SPENT)
             return None
         self._stats.inc(names.RETRIES)
-        logger.debug("%s goes elsewhere after %s (%s)", request, proxy_id, outcome.value)
+        logger.debug("%s goes elsewhere after %s: %s, %s", request, proxy_id, outcome.value, what)
         again = request.replace(dont_filter=True, priority=request.priority + self._priority_adjust)
         again.meta[keys.TRIES] = tuple(tries._replace(retries=tries.retries + 1))
         return again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 
 from .pool import MemberView
@@ -21,9 +23,42 @@ _HEADER = (
     "failed",
     "unclear",
     "ejected",
-    "",
+    "last fault",
 )
 Row = tuple[str, ...]
+
+
+class Summary:
+    """Warnings of one kind: the first few in full, the rest of a burst as one line.
+
+    :param most: warnings in full in any :data:`BURST` seconds.
+    """
+
+    BURST = 60.0
+
+    def __init__(self, logger: logging.Logger, what: str, most: int = 5) -> None:
+        self._logger = logger
+        self._what = what
+        self._most = most
+        self._began = 0.0
+        self._count = 0
+
+    def warn(self, message: str, *args: object) -> None:
+        """Log a warning, or count it."""
+        now = time.monotonic()
+        if now - self._began > self.BURST:
+            self.close()
+            self._began = now
+        self._count += 1
+        if self._count <= self._most:
+            self._logger.warning(message, *args)
+
+    def close(self) -> None:
+        """Say how many were only counted."""
+        if self._count > self._most:
+            more = self._count - self._most
+            self._logger.warning("… and %d more %s within a minute", more, self._what)
+        self._count = 0
 
 
 def closing_table(members: Sequence[MemberView]) -> str:
@@ -45,11 +80,11 @@ def closing_table(members: Sequence[MemberView]) -> str:
 def _row(member: MemberView, members: Sequence[MemberView]) -> Row:
     picks = sum(m.picks for m in members)
     weight = sum(m.weight for m in members)
-    state = "out" if member.out else ("drained" if member.weight == 0 else "")
+    state = "out: " * member.out + "drained " * (member.weight == 0) + member.last_fault
     return (
         member.id,
         str(member.weight),
-        _plain(member.effective_weight),
+        _plain(0 if member.out else member.effective_weight),
         str(member.picks),
         _percent(member.picks, picks),
         _percent(member.weight, weight),
@@ -68,7 +103,7 @@ def _summed(label: str, some: Sequence[MemberView], members: Sequence[MemberView
     return (
         label,
         str(weight),
-        _plain(sum(m.effective_weight for m in some)),
+        _plain(sum(m.effective_weight for m in some if not m.out)),
         str(picks),
         _percent(picks, sum(m.picks for m in members)),
         _percent(weight, sum(m.weight for m in members)),

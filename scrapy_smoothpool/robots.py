@@ -3,9 +3,9 @@
 Two things in Scrapy's RobotsTxtMiddleware would open a site's closed pages:
 
 * It takes a robots.txt that could not be had for "no rules" and remembers that
-  for the whole crawl. When the reason was the pool (no proxy free, or every
-  proxy tried was at fault), the host is noted here, its pages wait, and
-  RobotsTxtMiddleware is made to ask again.
+  for the whole crawl. When the reason may be the pool (no proxy free, or no
+  proxy tried brought an answer of the site's), the host is noted here, its
+  pages wait, and RobotsTxtMiddleware is made to ask again, ever more rarely.
 * Of the pages that wait for the same robots.txt, all but the first are told "no
   rules" (Scrapy 2.14 to 2.19: they await one Deferred, whose result is gone
   after the first). A proxy makes that wait longer and the pages more, so the
@@ -14,7 +14,9 @@ Two things in Scrapy's RobotsTxtMiddleware would open a site's closed pages:
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.utils.httpobj import urlparse_cached
@@ -28,6 +30,19 @@ ROBOTS_RETRY_TIMES = 20
 """Least budget of a robots.txt request: "no rules" must be the site's word, not a proxy's."""
 
 _HOSTS = 10_000
+_PAUSE = 0.5
+_PAUSE_MAX = 60.0
+
+
+class _Missing:
+    """A host whose robots.txt could not be had: why, and when it is asked for again."""
+
+    __slots__ = ("next_ask", "pause", "reason")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.pause = _PAUSE / 2
+        self.next_ask = 0.0
 
 
 class RobotsGuard:
@@ -38,30 +53,44 @@ class RobotsGuard:
         self.active = crawler.settings.getbool("ROBOTSTXT_OBEY")
         # More pages than this cannot have been waiting for one robots.txt.
         self._most_waiting = 2 * (crawler.settings.getint("CONCURRENT_REQUESTS") or 1_000)
-        # Hosts without a robots.txt yet, by the pool's fault. Cleared when it arrives.
-        self._missing: set[str] = set()
+        # Hosts without a robots.txt yet, maybe by the pool's fault. Cleared when it arrives.
+        self._missing: dict[str, _Missing] = {}
         # Hosts whose robots.txt has come lately -> pages still to be checked once more.
         self._recent: dict[str, int] = {}
 
     def is_robots(self, request: Request) -> bool:
-        """Say whether this is RobotsTxtMiddleware's own request."""
-        return (
-            self.active
-            and request.url.endswith("/robots.txt")
-            and bool(request.meta.get("dont_obey_robotstxt"))
-        )
+        """Say whether this is RobotsTxtMiddleware's own request, redirected or not."""
+        if not self.active or not request.meta.get("dont_obey_robotstxt"):
+            return False
+        return self._asked_for(request).endswith("/robots.txt")
 
-    def failed(self, request: Request) -> None:
-        """Note that the pool is the reason why this robots.txt cannot be had."""
-        self._missing.add(urlparse_cached(request).netloc)
+    @staticmethod
+    def _asked_for(request: Request) -> str:
+        redirected = request.meta.get("redirect_urls")
+        return str(redirected[0]) if redirected else request.url
+
+    def _host(self, request: Request) -> str:
+        return urlsplit(self._asked_for(request)).netloc
+
+    def failed(self, request: Request, reason: str) -> None:
+        """Note that this robots.txt cannot be had, maybe by the pool's fault."""
+        missing = self._missing.setdefault(self._host(request), _Missing())
+        missing.reason = reason
+        missing.pause = min(2 * missing.pause, _PAUSE_MAX)
+        missing.next_ask = time.monotonic() + missing.pause
 
     def arrived(self, request: Request) -> None:
         """Note that the site itself has answered."""
-        netloc = urlparse_cached(request).netloc
-        self._missing.discard(netloc)
+        host = self._host(request)
+        self._missing.pop(host, None)
         if len(self._recent) >= _HOSTS:
             del self._recent[next(iter(self._recent))]
-        self._recent[netloc] = self._most_waiting
+        self._recent[host] = self._most_waiting
+
+    def why(self, request: Request) -> str:
+        """Return why the robots.txt of a page's host could not be had."""
+        missing = self._missing.get(urlparse_cached(request).netloc)
+        return missing.reason if missing else ""
 
     def holds(self, request: Request) -> bool:
         """Say whether a page must wait for its host's robots.txt.
@@ -71,8 +100,10 @@ class RobotsGuard:
         if not (self._missing or self._recent) or request.meta.get("dont_obey_robotstxt"):
             return False
         netloc = urlparse_cached(request).netloc
-        if netloc in self._missing:
-            self._ask_again(netloc)
+        missing = self._missing.get(netloc)
+        if missing is not None:
+            if time.monotonic() >= missing.next_ask:
+                self._ask_again(netloc)
             return True
         left = self._recent.get(netloc)
         if left is not None:

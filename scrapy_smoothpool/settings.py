@@ -26,7 +26,6 @@ PREFIX = "SMOOTHPOOL_"
 # leave a user with a promise that nobody keeps.
 NOT_YET = {
     "SMOOTHPOOL_SOURCE": "set SMOOTHPOOL_PROXIES or SMOOTHPOOL_PROXIES_FILE",
-    "SMOOTHPOOL_EJECT_TIME_MAX": "every ejection lasts SMOOTHPOOL_EJECT_TIME",
     "SMOOTHPOOL_SCOPE": "one verdict counts for all sites",
     "SMOOTHPOOL_ON_REDIS_DOWN": "requests wait while Redis is down",
     "SMOOTHPOOL_REPORT": "the closing table is in the log",
@@ -39,6 +38,13 @@ class OnEmpty(StrEnum):
     WAIT = "wait"
     IGNORE = "ignore"
     CLOSE = "close"
+
+
+class OnPanic(StrEnum):
+    """The values of ``SMOOTHPOOL_ON_PANIC``."""
+
+    USE = "use"
+    WAIT = "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,9 @@ class Settings:
     weight_scale: int | None = None
     eject_after: int = 8
     eject_time: float = 30.0
+    eject_time_max: float = 1800.0
     eject_max_percent: int = 50
+    on_panic: OnPanic = OnPanic.USE
     retry_times: int = 5
     on_empty: OnEmpty = OnEmpty.WAIT
     wait_timeout: float = 300.0
@@ -77,6 +85,11 @@ class Settings:
         found = cls(**values)
         if found.eject_after and found.penalty is not PenaltyRule.OFF:
             _check_order(found)
+        if "SMOOTHPOOL_EJECT_TIME_MAX" in given and found.eject_time_max < found.eject_time:
+            raise SettingsError(
+                f"SMOOTHPOOL_EJECT_TIME_MAX is {found.eject_time_max:g}; accepted: at least "
+                f"SMOOTHPOOL_EJECT_TIME ({found.eject_time:g})"
+            )
         return found
 
 
@@ -97,11 +110,21 @@ def _given(settings: BaseSettings) -> dict[str, Any]:
         elif name not in _READERS:
             near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.0)
             raise SettingsError(
-                f"unknown setting {name}: did you mean {near[0]}? All names are in the reference"
+                f"unknown setting {name}: did you mean {near[0]}? README.md lists them all"
             )
         elif settings[name] is not None:
             given[name] = settings[name]
+    _keep_the_stronger_source(given, settings)
     return given
+
+
+def _keep_the_stronger_source(given: dict[str, Any], settings: BaseSettings) -> None:
+    """Let a list given with a higher priority (the command line, say) replace the other source."""
+    pair = ("SMOOTHPOOL_PROXIES", "SMOOTHPOOL_PROXIES_FILE")
+    if all(name in given for name in pair):
+        first, second = (settings.getpriority(name) or 0 for name in pair)
+        if first != second:
+            del given[pair[first > second]]
 
 
 def _refuse_near_miss(name: str, settings: BaseSettings) -> None:
@@ -231,6 +254,8 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_WEIGHT_SCALE": ("weight_scale", _scale),
     "SMOOTHPOOL_EJECT_AFTER": ("eject_after", _integer(0)),
     "SMOOTHPOOL_EJECT_TIME": ("eject_time", _seconds(zero=False)),
+    "SMOOTHPOOL_EJECT_TIME_MAX": ("eject_time_max", _seconds(zero=False)),
+    "SMOOTHPOOL_ON_PANIC": ("on_panic", _one_of(OnPanic)),
     "SMOOTHPOOL_EJECT_MAX_PERCENT": ("eject_max_percent", _integer(0, 100)),
     "SMOOTHPOOL_RETRY_TIMES": ("retry_times", _integer(0)),
     "SMOOTHPOOL_ON_EMPTY": ("on_empty", _one_of(OnEmpty)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,12 +45,25 @@ def from_setting(value: object) -> list[Proxy]:
         if isinstance(value, Mapping):
             return parse_weighted(value)
         if isinstance(value, str):
-            return parse_proxies(value)
+            weighted = _json_object(value)
+            return parse_proxies(value) if weighted is None else parse_weighted(weighted)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             return parse_entries(value)
     except ProxyListError as error:
         raise error.located(name) from None
     raise SettingsError(f"{name} is a {type(value).__name__}; accepted: {_ACCEPTED}")
+
+
+def _json_object(text: str) -> dict[str, object] | None:
+    """Return line → weight written as JSON, as ``-s NAME='{"host:port": 5}'`` gives it."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    weights = isinstance(found, dict) and all(isinstance(w, int | float) for w in found.values())
+    return found if weights and found else None
 
 
 def from_file(value: object) -> list[Proxy]:

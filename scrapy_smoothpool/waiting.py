@@ -134,6 +134,9 @@ class Waiting:
         is over, or when it has no scheduler to go back to.
         """
         waited = float(request.meta.get(keys.RETURNED) or 0.0) + held
+        if self.closing and keys.RETURNED in request.meta:
+            # Without a scheduler it would come straight back, for ever.
+            raise PoolExhausted(f"no proxy for {request} before the spider closed: {reason}")
         # Of this run's clock alone: a clock set back must not wait for ever.
         left = min(wait.deadline - time.time(), self._timeout)
         if not self.closing and (left <= 0 or waited >= NO_SCHEDULER_WAIT):

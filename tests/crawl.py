@@ -112,6 +112,7 @@ class Running:
         folder: Path | None = None,
         python: Iterable[str] = (),
         environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
     ) -> None:
         self._own = None if folder else tempfile.TemporaryDirectory(prefix="smoothpool-crawl-")
         self.folder = folder or Path(self._own.name)
@@ -136,7 +137,7 @@ class Running:
             **(environment or {}),
         }
         command = [sys.executable, *python, "-m", "scrapy", "crawl", spider]
-        command += ["-a", f"job={self.folder / 'job.json'}"]
+        command += ["-a", f"job={self.folder / 'job.json'}", *arguments]
         self.started = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

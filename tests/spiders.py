@@ -229,3 +229,25 @@ class Recorder:
             "finish_reason": self.reason,
         }
         Path(spider.job["result"]).write_text(json.dumps(result, default=str))
+
+
+class DropsProxy:
+    """Takes the proxy away after us."""
+
+    def process_request(self, request):
+        request.meta.pop("proxy", None)
+
+
+class EmptiesProxy:
+    def process_request(self, request):
+        request.meta["proxy"] = ""
+
+
+class ForgetfulPolicy:
+    """Forgets to return anything."""
+
+    def classify_response(self, request, response):
+        pass
+
+    def classify_exception(self, request, exception):
+        pass

@@ -146,7 +146,9 @@ def test_empty_shared_pool_and_no_list(farm, redis_url, mode, policy):
     else:
         assert len(done.failed) == 5
         assert done.finish_reason == "finished"
-    assert ["pool_exhausted", None, "the pool is empty"] in done.signals
+    ((kind, _, reason),) = done.signals
+    assert kind == "pool_exhausted"
+    assert reason.startswith("the pool is empty: no worker has published a list")
     assert done.log.count("has no proxy for a request") == 1
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scrapy_smoothpool.health import Health
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.penalties import PenaltyRule, auto_scale, penalty
-from scrapy_smoothpool.pool import Pool
+from scrapy_smoothpool.pool import Evidence, Pool
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.strategies.base import StrategyOptions
 from scrapy_smoothpool.strategies.in_process import SmoothWRRStrategy
@@ -258,7 +258,8 @@ def share_left(weights: list[int], bad: int, rounds: int) -> Fraction:
             is_bad = assignment.proxy_id == listed[bad].id
             failed += is_bad
             outcome = Outcome.BANNED if is_bad else Outcome.SUCCESS
-            pool.report(assignment.proxy_id, assignment.epoch, outcome)
+            evidence = Evidence(outcome, "a.test", answered=not is_bad)
+            pool.report(assignment.proxy_id, assignment.epoch, evidence)
         return failed
 
     failed = run(crawl())

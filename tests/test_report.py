@@ -25,6 +25,8 @@ def member(number: int = 0, **values: object) -> MemberView:
         ejections=0,
         consecutive_failures=0,
         out=False,
+        reason="",
+        last_fault="",
     )
     return view._replace(**values)
 
@@ -35,9 +37,9 @@ def cells(line: str) -> list[re.Match[str]]:
 
 
 def rows(table: str) -> dict[str, dict[str, str]]:
-    """Return proxy -> column -> cell; the state, which has no heading, under ""."""
+    """Return proxy -> column -> cell; one that is empty, the last, as ""."""
     heading, *lines = table.splitlines()
-    names = [*(cell.group() for cell in cells(heading)), ""]
+    names = [cell.group() for cell in cells(heading)]
     return {
         found[0].group(): dict(zip(names, [cell.group() for cell in found] + [""], strict=False))
         for found in map(cells, lines)
@@ -46,14 +48,16 @@ def rows(table: str) -> dict[str, dict[str, str]]:
 
 def assert_in_line(table: str) -> None:
     heading, *lines = table.splitlines()
-    first, *columns = cells(heading)
+    first, *columns, fault = cells(heading)
     assert [column.group() for column in columns] == list(NUMBERS)
+    assert fault.group() == "last fault"
     for line in lines:
         found = cells(line)
         assert found[0].start() == first.start() == 0
         assert [cell.end() for cell in found[1:10]] == [column.end() for column in columns]
         assert line == line.rstrip()
-        assert len(found) in (10, 11)  # the state, where there is one
+        assert len(found) in (10, 11)  # the last fault, where there is one
+        assert [cell.start() for cell in found[10:]] in ([], [fault.start()])
 
 
 def test_no_proxies_is_said_in_words():
@@ -74,7 +78,7 @@ def test_one_proxy_has_it_all():
             "failed": "0",
             "unclear": "0",
             "ejected": "0",
-            "": "",
+            "last fault": "",
         }
     }
 
@@ -113,15 +117,22 @@ def test_with_all_proxies_drained_nothing_is_due():
     assert [row["due"] for row in found.values()] == ["-"]
 
 
-def test_who_is_out_or_drained_is_said():
+def test_who_is_out_or_drained_is_said_and_why():
     views = [
         member(0),
-        member(1, out=True, ejections=1),
-        member(2, weight=0, effective_weight=0.0),
-        member(3, weight=0, effective_weight=0.0, out=True),
+        member(1, last_fault="503"),
+        member(2, out=True, reason="banned", ejections=1, last_fault="403"),
+        member(3, weight=0, effective_weight=0.0),
+        member(4, weight=0, effective_weight=0.0, out=True, reason="banned", last_fault="429"),
     ]
-    found = [row[""] for row in rows(closing_table(views)).values()]
-    assert found == ["", "out", "drained", "out"]
+    found = [row["last fault"] for row in rows(closing_table(views)).values()]
+    assert found == ["", "503", "out: 403", "drained", "out: drained 429"]
+
+
+def test_one_that_is_out_weighs_nothing():
+    views = [member(0, weight=5, effective_weight=4.0, out=True, reason="banned")]
+    (row,) = rows(closing_table(views)).values()
+    assert (row["weight"], row["eff."]) == ("5", "0")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +155,10 @@ def test_a_healthy_proxys_effective_weight_reads_like_its_weight():
 
 def many(n: int) -> list[MemberView]:
     """Number i brought i pages; every seventh is out."""
-    return [member(i, picks=2 * i, successes=i, failures=i % 3, out=i % 7 == 0) for i in range(n)]
+    return [
+        member(i, picks=2 * i, successes=i, failures=i % 3, out=i % 7 == 0, last_fault="403")
+        for i in range(n)
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 2, LONG])
@@ -175,9 +189,10 @@ def test_the_sums_of_a_long_pool_are_those_of_all(n):
     assert everyone["picks"] == str(sum(view.picks for view in views))
     assert everyone["ok"] == str(sum(view.successes for view in views))
     assert everyone["failed"] == str(sum(view.failures for view in views))
-    assert everyone["weight"] == everyone["eff."] == str(n)
+    assert everyone["weight"] == str(n)
+    assert everyone["eff."] == str(sum(not view.out for view in views))  # nothing while out
     assert everyone["share"] == everyone["due"] == "100.0%"
-    assert everyone[""] == f"{sum(view.out for view in views)} out"
+    assert everyone["last fault"] == f"{sum(view.out for view in views)} out"
     one_by_one = [row for name, row in found.items() if name not in (f"all {n}",)]
     for column in ("weight", "picks", "ok", "failed", "unclear", "ejected"):
         assert sum(int(row[column]) for row in one_by_one) == int(everyone[column])
@@ -205,7 +220,7 @@ def test_columns_are_in_line_whatever_their_width():
             [
                 member(0, id="a", picks=0, successes=0),
                 member(1, id="https://[2001:db8:85a3::8a2e:370:7334]:65535#0123456789abcdef"),
-                member(2, picks=10**9, successes=10**9, weight=10**6, out=True),
+                member(2, picks=10**9, successes=10**9, weight=10**6, out=True, last_fault="x"),
                 member(3, weight=0, effective_weight=0.0),
             ]
         )
@@ -220,14 +235,16 @@ def test_a_table_of_ordinary_proxies_fits_a_wide_terminal(n):
         )
         for i, view in enumerate(many(n))
     ]
-    assert max(map(len, closing_table(views).splitlines())) <= 140
+    heading, *lines = closing_table(views).splitlines()
+    assert cells(heading)[9].end() <= 125  # all the numbers
+    assert max(map(len, [heading, *lines])) <= 140
 
 
 def test_the_table_is_no_wider_than_its_cells_need():
     table = closing_table([member(0), member(1, picks=1_234_567)])
     heading, *lines = table.splitlines()
     # Two blanks between the widest cells of neighbouring columns, nowhere more.
-    edges = [cell.end() for cell in cells(heading)]
+    edges = [cell.end() for cell in cells(heading)[:10]]
     edges[0] = max(cells(line)[0].end() for line in lines)
     for left, right in itertools.pairwise(edges):
         cut = [line[left:right] for line in [heading, *lines]]

@@ -202,14 +202,14 @@ class Listener:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:  # accepted just before the port was closed
-            writer.transport.abort()
+            _abort(writer)
             return
         connection = Connection(reader, writer, self._tls is not None)
         task = asyncio.get_running_loop().create_task(self._run(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task cancelled before its first step never gets to its own clean-up.
-        task.add_done_callback(lambda _: writer.transport.abort())
+        task.add_done_callback(lambda _: _abort(writer))
 
     async def _run(self, connection: Connection) -> None:
         self.connections += 1
@@ -226,6 +226,12 @@ class Listener:
             self._hub.errors.append(error)
         finally:
             self.connections -= 1
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    # Python 3.11 up to 3.11.3 forgets the inner transport of a TLS one that is closed already.
+    with contextlib.suppress(AttributeError):
+        writer.transport.abort()
 
 
 def _bind(address: Address) -> socket.socket:

@@ -52,10 +52,16 @@ class Strategy(Protocol):
         """Build the strategy. Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`."""
 
     def check(self, proxies: Sequence[Proxy]) -> None:
-        """Refuse, at start and without awaiting, what this strategy cannot work with.
+        """Refuse a list that this strategy cannot work with.
+
+        Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`.
+        """
+
+    def reach(self) -> None:
+        """Refuse, at start and without awaiting, a store that does not answer.
 
         May block for at most a second (one PING). Raises
-        :exc:`~scrapy_smoothpool.exceptions.SmoothPoolError`.
+        :exc:`~scrapy_smoothpool.exceptions.SettingsError`.
         """
 
     def describe(self) -> str:

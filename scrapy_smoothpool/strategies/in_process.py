@@ -39,6 +39,9 @@ class SmoothWRRStrategy:
     def check(self, proxies: Sequence[Proxy]) -> None:
         """Accept any list: weights were checked when it was parsed."""
 
+    def reach(self) -> None:
+        """Need nothing but this process."""
+
     def describe(self) -> str:
         """Return what a reader of the log wants to know besides the list."""
         rule = self._options.penalty

@@ -63,7 +63,7 @@ class LeastUsedStrategy:
         return cls(options)
 
     def check(self, proxies: Sequence[Proxy]) -> None:
-        """Refuse unequal weights, and a Redis that does not answer a PING within a second."""
+        """Refuse unequal weights."""
         odd = next((p for p in proxies if p.weight == 0 or p.weight != proxies[0].weight), None)
         if odd is not None:
             raise SettingsError(
@@ -71,6 +71,9 @@ class LeastUsedStrategy:
                 'SMOOTHPOOL_STRATEGY = "least_used" counts all alike; accepted: equal weights, '
                 'or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
             )
+
+    def reach(self) -> None:
+        """Refuse a Redis that does not answer a PING within a second."""
         try:
             ping_once(self._url)
         except StoreError as error:

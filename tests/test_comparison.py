@@ -1,0 +1,341 @@
+"""Who is blamed for a failure that may be the site's: only one that stands out there."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_smoothpool.comparison import (
+    LEAST_OTHERS,
+    LEAST_OWN,
+    MAX_SITES,
+    MAX_SUSPECTS,
+    WINDOW,
+    Comparison,
+)
+
+SITE = "a.test"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def comparison(clock) -> Comparison:
+    return Comparison(clock)
+
+
+def answer(comparison: Comparison, proxies: str, times: int = 1, site: str = SITE) -> None:
+    for _ in range(times):
+        for proxy_id in proxies:
+            comparison.answered(site, proxy_id)
+
+
+def fail(comparison: Comparison, proxies: str, times: int = 1, site: str = SITE) -> list[bool]:
+    """Let proxies fail in turn and return of each failure whether it was blamed."""
+    return [comparison.failed(site, name) for _ in range(times) for name in proxies]
+
+
+# Blamed.
+
+
+def test_the_only_one_that_fails_is_blamed_from_its_third_failure_on(comparison):
+    answer(comparison, "bcdefghijk")
+    assert fail(comparison, "a", 6) == [False, False, True, True, True, True]
+
+
+def test_two_of_ten_that_hang_are_both_blamed(comparison):
+    for _ in range(2):
+        answer(comparison, "cdefghij")
+        assert fail(comparison, "ab") == [False, False]
+    for _ in range(20):
+        answer(comparison, "cdefghij")
+        assert fail(comparison, "ab") == [True, True]
+
+
+def test_a_batch_of_timeouts_after_answers_of_the_others_is_blamed(comparison, clock):
+    answer(comparison, "bcdefghijk", 4)
+    clock.now += 3
+    assert fail(comparison, "a", 8) == [False] * 2 + [True] * 6
+
+
+def test_one_that_begins_to_fail_is_blamed_soon_whatever_it_did_before(comparison):
+    answer(comparison, "abcdefghij", 50)
+    blamed = []
+    for _ in range(10):
+        blamed += fail(comparison, "a")
+        answer(comparison, "bcdefghij")
+    assert blamed == [False] * 2 + [True] * 8
+
+
+def test_one_that_fails_nine_times_in_ten_is_blamed_for_most_of_them(comparison):
+    blamed: list[bool] = []
+    for number in range(100):
+        answer(comparison, "bcdefghij")
+        if number % 10:
+            blamed += fail(comparison, "a")
+        else:
+            answer(comparison, "a")
+    assert blamed == ([False] * 2 + [True] * 7) * 10
+
+
+def test_of_two_proxies_the_one_that_fails_is_blamed(comparison):
+    blamed = []
+    for _ in range(20):
+        blamed += fail(comparison, "a")
+        answer(comparison, "b")
+    assert blamed == [False] * LEAST_OTHERS + [True] * (20 - LEAST_OTHERS)
+
+
+def test_who_fails_is_blamed_while_less_than_half_of_the_others_do(comparison):
+    answer(comparison, "bcdefghijk", 2)
+    fail(comparison, "bcdefghijk")
+    fail(comparison, "bcdefghij")
+    assert fail(comparison, "a", 3)[-1] is True  # of the others 19 of 39 failed
+    fail(comparison, "k")
+    assert fail(comparison, "a") == [False]  # 20 of 40
+
+
+# Not blamed.
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 100])
+def test_when_the_site_is_down_from_the_start_nobody_is_blamed(comparison, n):
+    proxies = [f"p{number}" for number in range(n)]
+    for _ in range(30):
+        assert not any(comparison.failed(SITE, name) for name in proxies)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 100])
+def test_when_a_site_goes_down_nobody_is_blamed_however_well_it_did(comparison, clock, n):
+    proxies = [f"p{number}" for number in range(n)]
+    for _ in range(20):
+        for name in proxies:
+            clock.now += 1 / n
+            comparison.answered(SITE, name)
+    for _ in range(30):
+        for name in proxies:
+            clock.now += 1 / n
+            assert not comparison.failed(SITE, name)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_when_a_site_goes_down_amid_picks_at_random_nobody_goes_out(comparison, seed):
+    chance = random.Random(seed)
+    proxies = [f"p{number}" for number in range(10)]
+    for _ in range(200):
+        comparison.answered(SITE, chance.choice(proxies))
+    blamed: Counter[str] = Counter()
+    for _ in range(500):
+        name = chance.choice(proxies)
+        blamed[name] += comparison.failed(SITE, name)
+    assert max(blamed.values()) < 8  # SMOOTHPOOL_EJECT_AFTER
+
+
+def test_when_half_of_the_others_fail_it_is_the_site(comparison):
+    for _ in range(20):
+        answer(comparison, "bcde")
+        fail(comparison, "fghi")
+        assert fail(comparison, "a") == [False]
+
+
+def test_a_failure_or_two_say_nothing(comparison):
+    answer(comparison, "bcdefghij", 10)
+    assert fail(comparison, "a", LEAST_OWN - 1) == [False] * (LEAST_OWN - 1)
+
+
+def test_failures_between_answers_say_nothing(comparison):
+    for _ in range(50):
+        answer(comparison, "abcdefghij")
+        assert fail(comparison, "a", LEAST_OWN - 1) == [False] * (LEAST_OWN - 1)
+
+
+def test_a_few_outcomes_of_the_others_say_nothing(comparison):
+    answer(comparison, "b", LEAST_OTHERS - 1)
+    assert fail(comparison, "a", 20) == [False] * 20
+    answer(comparison, "b")
+    assert fail(comparison, "a") == [True]
+
+
+def test_a_pool_of_one_is_never_blamed(comparison):
+    answer(comparison, "a", 100)
+    assert not any(fail(comparison, "a", 100))
+
+
+def test_what_happens_on_another_site_says_nothing(comparison):
+    answer(comparison, "bcdefghij", 10, site="b.test")
+    assert not any(fail(comparison, "a", 20))
+    assert fail(comparison, "a", 3, site="b.test") == [False, False, True]
+
+
+def test_one_that_answers_again_is_not_blamed_for_what_was(comparison):
+    answer(comparison, "bcdefghij", 10)
+    assert fail(comparison, "a", 3)[-1] is True
+    answer(comparison, "a")
+    answer(comparison, "bcdefghij", 10)
+    assert fail(comparison, "a", 2) == [False, False]
+
+
+# The window.
+
+
+def test_failures_beyond_the_window_do_not_count(comparison, clock):
+    answer(comparison, "bcdefghijk")
+    fail(comparison, "a", 2)
+    clock.now += WINDOW
+    answer(comparison, "bcdefghijk")
+    assert fail(comparison, "a", 3) == [False, False, True]
+
+
+def test_answers_beyond_the_window_do_not_count(comparison, clock):
+    answer(comparison, "bcdefghijk")
+    clock.now += WINDOW
+    assert not any(fail(comparison, "a", 20))
+
+
+def test_both_halves_of_the_window_count(comparison, clock):
+    answer(comparison, "bcdefghijk")
+    assert fail(comparison, "a", 2) == [False, False]
+    clock.now += WINDOW / 2
+    assert fail(comparison, "a") == [True]
+
+
+def test_an_answer_in_this_half_ends_the_failures_of_the_half_before(comparison, clock):
+    answer(comparison, "bcdefghijk")
+    fail(comparison, "a", 2)
+    clock.now += WINDOW / 2
+    answer(comparison, "bcdefghijka")
+    answer(comparison, "bcdefghijk")
+    assert fail(comparison, "a", 3) == [False, False, True]
+
+
+@pytest.mark.parametrize("later", [WINDOW / 2, WINDOW - 0.1])
+def test_what_went_before_an_answer_in_the_half_before_does_not_count(comparison, clock, later):
+    answer(comparison, "bcdefghijk")  # before a's answer: says nothing of the time after it
+    answer(comparison, "a")
+    clock.now += later
+    assert not any(fail(comparison, "abcdefghijk", 10))
+
+
+def test_after_the_site_was_down_the_one_that_still_fails_is_blamed(comparison, clock):
+    for _ in range(120):
+        clock.now += 1
+        assert not any(fail(comparison, "abcdefghij"))
+    seconds = 0
+    blamed = False
+    while not blamed:
+        clock.now += 1
+        seconds += 1
+        (blamed,) = fail(comparison, "a")
+        answer(comparison, "bcdefghij")
+    assert seconds <= WINDOW
+
+
+# Bounds.
+
+
+def test_the_least_recently_used_sites_go(comparison):
+    answer(comparison, "bcdefghijk", site="old.test")
+    answer(comparison, "bcdefghijk", site="kept.test")
+    for number in range(MAX_SITES - 1):
+        answer(comparison, "a", site=f"{number}.test")
+        answer(comparison, "b", site="kept.test")
+    assert len(comparison._sites) == MAX_SITES
+    assert fail(comparison, "a", 3, site="old.test") == [False] * 3
+    assert fail(comparison, "a", 3, site="kept.test") == [False, False, True]
+    assert len(comparison._sites) == MAX_SITES
+
+
+def test_so_many_proxies_are_counted_on_a_site_and_no_more(comparison, clock):
+    for number in range(3 * MAX_SUSPECTS):
+        comparison.answered(SITE, f"ok{number}")
+        assert not comparison.failed(SITE, f"bad{number}")
+    site = comparison._sites[SITE]
+    assert len(site.now.streaks) == MAX_SUSPECTS
+    answer(comparison, "bcdefghijk", 1_000)
+    assert not any(fail(comparison, "z", 10))  # one too many: it is not judged…
+    clock.now += WINDOW
+    answer(comparison, "bcdefghijk")
+    assert fail(comparison, "z", 3)[-1] is True  # …until there is room
+
+
+# Rates.
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    others=st.integers(1, 12),
+    rounds=st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.integers(0, 40)), min_size=1, max_size=60
+    ),
+    data=st.data(),
+)
+def test_nobody_is_blamed_while_the_others_fail_at_the_same_rate_or_more(others, rounds, data):
+    """Where a fails, so do all others in that round; where it does not, they may all the same."""
+    clock = Clock()
+    comparison = Comparison(clock)
+    names = [f"b{number}" for number in range(others)]
+    for own, worse, seconds in rounds:
+        clock.now += seconds / 10
+        order = data.draw(st.permutations(["a", *names]))
+        for name in order:
+            if own or (worse and name != "a"):
+                blamed = comparison.failed(SITE, name)
+                assert not (blamed and name == "a")
+            else:
+                comparison.answered(SITE, name)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("n", [2, 10, 50])
+def test_a_flaky_site_puts_nobody_in_a_bad_light(comparison, clock, rate, n):
+    """All fail alike: what is blamed by chance stays far from what puts a proxy out."""
+    chance = random.Random(n)
+    last: dict[int, list[bool]] = {number: [] for number in range(n)}
+    for _ in range(200):
+        for number in range(n):
+            clock.now += 0.5 / n
+            if chance.random() < rate:
+                if comparison.failed(SITE, f"p{number}"):
+                    last[number].append(True)
+            else:
+                comparison.answered(SITE, f"p{number}")
+                last[number].append(False)
+            recent = last[number][-20:]
+            assert len(recent) < 10 or sum(recent) < 0.7 * len(recent)
+            assert recent[-8:] != [True] * 8
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(3, 30), seed=st.integers(0, 10**6), warm=st.integers(0, 30))
+def test_one_that_always_fails_among_healthy_ones_is_always_found(n, seed, warm):
+    clock = Clock()
+    comparison = Comparison(clock)
+    chance = random.Random(seed)
+    proxies = [f"p{number}" for number in range(n)]
+    for _ in range(warm * n):
+        comparison.answered(SITE, chance.choice(proxies))
+    blamed = []
+    for _ in range(40):
+        for name in chance.sample(proxies, n):
+            clock.now += 0.1 / n
+            if name == "p0":
+                blamed.append(comparison.failed(SITE, name))
+            else:
+                comparison.answered(SITE, name)
+    assert blamed.index(True) <= 5
+    assert all(blamed[blamed.index(True) :])
