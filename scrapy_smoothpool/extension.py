@@ -300,7 +300,7 @@ class SmoothPoolExtension:
 
     def _ejected(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
         self.stats.inc(names.EJECTIONS)
-        duration = result.ejected_for or 0.0
+        duration, count = result.ejected_for or 0.0, result.consecutive
         if evidence.login:
             self.stats.inc(names.LOGINS_REFUSED)
             logger.error(
@@ -311,11 +311,10 @@ class SmoothPoolExtension:
             )
         else:
             self._ejections.warn(
-                "Proxy %s is out for %.3g s after %d failures in a row, the last a %s: %s "
-                "(%d of %d are out)",
+                "Proxy %s is out for %.3g s after %s %s: %s (%d of %d are out)",
                 proxy_id,
                 duration,
-                result.consecutive,
+                f"{count} failures in a row, the last a" if count > 1 else "a",
                 evidence.outcome.value,
                 evidence.why,
                 self.pool.out,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from clock import Clock
 from crawl import REACTORLESS
 from farm import Farm
 
@@ -16,3 +17,8 @@ def farm():
 def mode(request) -> dict[str, object]:
     """Settings of both ways in which Scrapy runs: Twisted's asyncio reactor, and none."""
     return dict(REACTORLESS) if request.param == "reactorless" else {}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

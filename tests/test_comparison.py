@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clock import Clock
 from scrapy_smoothpool.comparison import (
     LEAST_OTHERS,
     LEAST_OWN,
@@ -19,19 +20,6 @@ from scrapy_smoothpool.comparison import (
 )
 
 SITE = "a.test"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

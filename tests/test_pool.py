@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from clock import Clock
 from farm.redis_server import RedisServer
 from scrapy_smoothpool.exceptions import (
     PoolNotReady,
@@ -57,19 +58,6 @@ def loop():
 def redis_url():
     with RedisServer() as server:
         yield server.url
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def proxy(name: str, weight: int = 1, password: str | None = None) -> Proxy:
