@@ -15,7 +15,6 @@ It assigns and observes; it does no arithmetic. One request's way through it:
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
 
@@ -30,7 +29,8 @@ from .extension import SmoothPoolExtension
 from .failures import describe, scrub
 from .outcome import Outcome
 from .pool import State
-from .robots import ROBOTS_RETRY_TIMES, RobotsGuard
+from .retries import Retries, still_before
+from .robots import RobotsGuard
 from .settings import OnEmpty
 from .waiting import Waiting
 
@@ -49,14 +49,6 @@ _LOCAL = ("data:", "file:")
 _NOWHERE = "http://0.0.0.0:1"
 """Stands in for a proxy that has left the pool; nothing can be reached through it."""
 
-_BACKOFF = 0.25
-_BACKOFF_MAX = 5.0
-
-
-def _still_before(moment: float) -> bool:
-    """Say whether a Unix time is ahead; never more than a backoff, should the clock be set back."""
-    return 0 < moment - time.time() <= _BACKOFF_MAX
-
 
 class SmoothPoolMiddleware(checks.AssignsProxies):
     """Assigns proxies to requests. Belongs at 610 in ``DOWNLOADER_MIDDLEWARES``."""
@@ -71,7 +63,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         self._waiting = Waiting(
             crawler, extension.stats, run=extension.run, timeout=extension.settings.wait_timeout
         )
-        self._priority_adjust = crawler.settings.getint("RETRY_PRIORITY_ADJUST")
+        self._retries = Retries(
+            crawler,
+            extension.stats,
+            extension.pool,
+            self._robots,
+            times=extension.settings.retry_times,
+        )
         self._redirects = crawler.settings.getbool("REDIRECT_ENABLED")
         self._browser = checks.uses_browser_handler(crawler.settings)
         # Outcomes that ask for another try, from response_downloaded to process_response.
@@ -117,7 +115,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if waiting.dry is not None and not waiting.may_ask():
             return await self._no_proxy(request, waiting.dry)
         tries, site = keys.tries_of(request), keys.site_of(request)
-        if _still_before(tries.not_before):
+        if still_before(tries.not_before):
             return await self._wait(request, "it is banned again and again", counts=False)
         try:
             assignment = await self._acquire(tries, site)
@@ -127,7 +125,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if assignment is not None:
             self._assign(request, assignment)
             return None
-        if tries.proxies and _still_before(tries.last_not_before):
+        if tries.proxies and still_before(tries.last_not_before):
             return await self._wait(request, "the only proxy left has just failed", counts=False)
         if self._pool.resting(site):
             # The site's own wish: other sites go on, and the pool is not empty.
@@ -136,7 +134,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
         found = await self._pool.acquire(tries.proxies, site)
-        if found is None and tries.proxies and not _still_before(tries.last_not_before):
+        if found is None and tries.proxies and not still_before(tries.last_not_before):
             found = await self._pool.acquire((), site)
         return found
 
@@ -272,13 +270,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         outcome = self._extension.report(request, assigned, response=response)
         if outcome.retry_elsewhere:
             self._verdicts[request] = (assigned[0], outcome, f"status {response.status}")
-            if self._may_retry(request, keys.tries_of(request)):
+            if self._retries.left(request, keys.tries_of(request)):
                 # A cache that stored a ban would answer every retry with it.
                 request.meta.setdefault(keys.DONT_CACHE, keys.OURS)
         elif outcome is Outcome.SUCCESS:
             request.meta.pop(keys.TRIES, None)
         elif response.status in self._retried_by_scrapy:
-            self._remember(request, assigned[0])
+            self._retries.remember(request, assigned[0])
         else:
             request.meta.pop(keys.TRIES, None)
 
@@ -294,7 +292,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             if robots and not redirected:
                 self._robots.arrived(request)
             return response
-        again = self._retry(request, *verdict)
+        again = self._retries.again(request, *verdict)
         if again is not None:
             return again
         if robots and verdict[1] is not Outcome.BANNED:
@@ -317,54 +315,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         scrub(exception)
         if not outcome.retry_elsewhere:
             return None
-        again = self._retry(request, assigned[0], outcome, what)
+        again = self._retries.again(request, assigned[0], outcome, what)
         if again is None and self._robots.is_robots(request):
             raise self._no_robots(request, f"the last try ended in a {what}") from None
-        return again
-
-    def _may_retry(self, request: Request, tries: keys.Tries) -> bool:
-        budget = self._settings.retry_times
-        if self._robots.is_robots(request):
-            # Through every proxy once, if need be; after that its pages wait, not this request.
-            untried = len(tries.proxies) < self._pool.eligible
-            return untried and tries.retries < max(budget, ROBOTS_RETRY_TIMES)
-        return tries.retries < budget and not request.meta.get("dont_retry")
-
-    def _remember(
-        self, request: Request, proxy_id: str, *, pause: float = 0.0, backoff: float = 0.0
-    ) -> keys.Tries:
-        """Note on the request that it has been through a proxy, so that it goes elsewhere."""
-        tries, now = keys.tries_of(request), time.time()
-        tries = tries._replace(
-            proxies=(*(p for p in tries.proxies if p != proxy_id), proxy_id),
-            not_before=now + pause,
-            last_not_before=now + backoff,
-        )
-        request.meta[keys.TRIES] = tuple(tries)
-        return tries
-
-    def _retry(
-        self, request: Request, proxy_id: str, outcome: Outcome, what: str
-    ) -> Request | None:
-        """Return the request for another try, None when its own budget is spent.
-
-        Either way the request remembers the proxy, so that a retry by Scrapy's
-        RetryMiddleware goes elsewhere, too.
-        """
-        tries = keys.tries_of(request)
-        attempts = tries.retries + int(request.meta.get("retry_times", 0))
-        backoff = min(_BACKOFF * 2 ** min(attempts, 10), _BACKOFF_MAX)
-        # The first ban may be the proxy's; from then on the site is given time.
-        again_banned = outcome is Outcome.BANNED and attempts > 0
-        patient = again_banned and not self._robots.is_robots(request)
-        pause = backoff / 2 if patient else 0.0
-        tries = self._remember(request, proxy_id, pause=pause, backoff=backoff)
-        if not self._may_retry(request, tries):
-            if self._settings.retry_times and not request.meta.get("dont_retry"):
-                self._stats.inc(names.RETRIES_SPENT)
-            return None
-        self._stats.inc(names.RETRIES)
-        logger.debug("%s goes elsewhere after %s: %s, %s", request, proxy_id, outcome.value, what)
-        again = request.replace(dont_filter=True, priority=request.priority + self._priority_adjust)
-        again.meta[keys.TRIES] = tuple(tries._replace(retries=tries.retries + 1))
         return again
