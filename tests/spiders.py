@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,8 @@ class Recorder:
             "signals": self.signals,
             "assigned": self.assigned,
             "finish_reason": self.reason,
+            # The same clock in all processes of a machine.
+            "stopped": time.monotonic(),
         }
         Path(spider.job["result"]).write_text(json.dumps(result, default=str))
 

@@ -117,7 +117,7 @@ def test_a_list_that_changes_under_a_running_worker(farm, redis, client, mode):
     site.respond("/hold", delay=2)
     settings = shared(redis, old, CONCURRENT_REQUESTS=2, **mode)
     requests = [*pages(site, 20), {"url": f"{site.url}/hold"}, *pages(site, 200, 20)]
-    site.respond("/page/1", delay=0.05)
+    site.respond("/page/1", delay=0.08)
     with Running(requests, settings) as running:
         farm.wait_until(lambda: any(hit.path == "/hold" for hit in site.hits), 60)
         crawl([], shared(redis, new))
