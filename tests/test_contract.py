@@ -6,10 +6,9 @@ A strategy that is registered is tested here without further ado.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -21,20 +20,9 @@ from scrapy_smoothpool.penalties import PenaltyRule
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.strategies.base import Strategy, StrategyOptions
 from scrapy_smoothpool.strategies.registry import STRATEGIES, find_strategy
-from store.store_helpers import run, stop_loop
+from store.store_helpers import in_loop, run, stop_loop
 
 _numbers = count()
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop that can wait, see store_helpers."""
-    assert inspect.iscoroutinefunction(test)
-
-    @functools.wraps(test)
-    def wrapper(*args: object, **kwargs: object) -> None:
-        run(test(*args, **kwargs))
-
-    return wrapper
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, Self
 
@@ -26,7 +24,7 @@ from scrapy_smoothpool.pool import Assignment, Evidence, MemberView, Pool, Repor
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.strategies.base import Strategy, StrategyOptions, WeightView
 from scrapy_smoothpool.strategies.registry import find_strategy
-from store.store_helpers import run, stop_loop
+from store.store_helpers import in_loop, run, stop_loop
 
 SITE = "a.test"
 SUCCESS, NEUTRAL = Outcome.SUCCESS, Outcome.NEUTRAL
@@ -35,17 +33,6 @@ PROXY_ERROR, AMBIGUOUS, BANNED = Outcome.PROXY_ERROR, Outcome.AMBIGUOUS, Outcome
 NOW = None
 
 _numbers = count()
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop that can wait, see store_helpers."""
-    assert inspect.iscoroutinefunction(test)
-
-    @functools.wraps(test)
-    def wrapper(*args: object, **kwargs: object) -> None:
-        run(test(*args, **kwargs))
-
-    return wrapper
 
 
 @pytest.fixture(scope="module", autouse=True)

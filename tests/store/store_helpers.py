@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import inspect
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
 T = TypeVar("T")
 
@@ -24,6 +26,17 @@ def _loop() -> asyncio.AbstractEventLoop:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Await *coroutine* as an asyncio task and return its result."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result(120)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop that can wait."""
+    assert inspect.iscoroutinefunction(test)
+
+    @functools.wraps(test)
+    def wrapper(*args: object, **kwargs: object) -> None:
+        run(test(*args, **kwargs))
+
+    return wrapper
 
 
 def stop_loop() -> None:
