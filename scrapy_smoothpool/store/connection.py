@@ -73,15 +73,24 @@ class RedisConnection:
     async def call(self, command: Callable[[Any], Awaitable[Any]]) -> Any:
         """Await ``command(client)``; the same errors as :meth:`run`."""
         if self._closed:
-            raise StoreUnavailable(f"Redis at {self._address}: the connection is closed")
+            raise self._is_closed()
         try:
             return await command(self._client)
-        except CAUGHT as error:
+        except Exception as error:
+            if self._closed:
+                # redis-py takes its connections apart under a call in flight, which then
+                # stumbles over whatever is missing first (an AttributeError, say).
+                raise self._is_closed() from None
+            if not isinstance(error, CAUGHT):
+                raise
             raise translate(error, self._address) from None
         finally:
             if self._closed:
                 # Closed meanwhile: the retry may have opened a connection anew.
                 await self._disconnect()
+
+    def _is_closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"Redis at {self._address}: the connection is closed")
 
     async def aclose(self) -> None:
         """Close all connections. Never raises; calls in flight fail."""

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -275,6 +275,39 @@ def test_no_connection_is_left_open(own: RedisServer) -> None:
     while clients() > 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert clients() == 1  # the one that asks
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError, OSError, redis.RedisError])
+def test_a_call_that_the_closing_breaks_says_that_it_is_closed(
+    server: RedisServer, error: type[Exception]
+) -> None:
+    # What a call in flight meets while redis-py takes its connection apart depends on the
+    # moment; here every kind of it, after a real answer.
+    connection = RedisConnection(server.url)
+
+    async def interrupted(client: Any) -> None:
+        assert await client.ping()
+        await connection.aclose()
+        raise error("taken apart")
+
+    with pytest.raises(StoreUnavailable, match="the connection is closed"):
+        run(connection.call(interrupted))
+
+
+def test_an_error_of_the_caller_is_not_taken_for_one_of_redis(server: RedisServer) -> None:
+    connection = RedisConnection(server.url)
+
+    async def faulty(client: Any) -> None:
+        raise AttributeError("a fault in the code")
+
+    async def main() -> None:
+        try:
+            await connection.call(faulty)
+        finally:
+            await connection.aclose()
+
+    with pytest.raises(AttributeError, match="a fault in the code"):
+        run(main())
 
 
 def test_a_cancelled_pick_does_not_spoil_the_next(server: RedisServer, pool: SharedPool) -> None:
