@@ -27,8 +27,12 @@ never put out more than ``max_percent`` of the pool, since a rule that calls
 every answer a ban would otherwise empty it; certain faults may put out all but
 one. So a pool of one never wedges.
 
-Each ejection starts a new *epoch*. An outcome of a request that was assigned in
-an earlier epoch says nothing about the proxy as it is now and changes nothing.
+Each ejection starts a new *epoch*, a number that only grows. An assignment
+carries the number of its moment; an outcome whose proxy was put out (or newly
+listed) since says nothing about the proxy as it is now and changes nothing.
+
+A *candidate* begins outside, due at once: whoever probes it decides whether it
+comes in.
 
 Clock (seconds, monotonic) and randomness are injected; nothing here does I/O.
 """
@@ -48,6 +52,9 @@ POOR = 70
 """Percent of failures among them that puts a proxy out."""
 FALL_BACK = 10
 """Multiple of ``eject_time`` in which a healthy proxy is forgiven one doubling."""
+
+CANDIDATE = "unchecked"
+"""The reason why a candidate is out."""
 
 _MASK = (1 << WINDOW) - 1
 _TIDY = 100
@@ -70,7 +77,7 @@ class HealthRecord:
     """Takes part in selections when healthy; False for a drained one (weight 0)."""
     state: State = State.ACTIVE
     epoch: int = 0
-    """A number that changes with each ejection; assignments carry it."""
+    """When it was listed or last put out; see :class:`Epochs`."""
     consecutive: int = 0
     """Failures in a row; 0 after a success or an ejection."""
     reason: str = ""
@@ -111,6 +118,20 @@ class Verdict:
     """It would have been ejected, but too much of the pool is out already."""
 
 
+class Epochs:
+    """The clock of ejections: one more for each, and for each proxy that is listed."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def next(self) -> int:
+        """Begin a new epoch and return it."""
+        self.now += 1
+        return self.now
+
+
 class Health:
     """Failure counts, ejections and probes of all proxies of a pool.
 
@@ -123,6 +144,7 @@ class Health:
     :param clock: seconds, monotonic.
     :param jitter: factor by which an ejection is drawn out, so that many workers
         or proxies do not come back at the same moment; 1 or more.
+    :param epochs: shared by all that judge the same assignments; its own by default.
     """
 
     def __init__(
@@ -135,6 +157,7 @@ class Health:
         eject_time_max: float = 1800.0,
         probe_timeout: float = 180.0,
         jitter: Callable[[], float] = lambda: 1.0,
+        epochs: Epochs | None = None,
     ) -> None:
         self._eject_after = eject_after
         self._eject_time = eject_time
@@ -147,7 +170,7 @@ class Health:
         self._eligible = 0
         self._out = 0
         # Of the whole pool, so that a proxy that leaves and comes back starts a new one.
-        self._epochs = 0
+        self.epochs = epochs or Epochs()
         # (wake, id); an entry counts only while it agrees with the record's own wake, so what
         # was removed or decided otherwise meanwhile is skipped when its time comes.
         self._wakes: list[tuple[float, str]] = []
@@ -165,17 +188,21 @@ class Health:
         """Number of proxies that take part in selections when healthy."""
         return self._eligible
 
-    def add(self, proxy_id: str, *, eligible: bool = True) -> HealthRecord:
-        """Start watching a proxy; ``eligible`` is False for a drained one (weight 0)."""
+    def add(self, proxy_id: str, *, eligible: bool = True, candidate: bool = False) -> HealthRecord:
+        """Start watching a proxy.
+
+        :param eligible: False for a drained one (weight 0).
+        :param candidate: it begins outside and is due at once.
+        """
         record = self._records[proxy_id] = HealthRecord(eligible)
         record._active_since = self._clock()
-        record.epoch = self._next_epoch()
+        record.epoch = self.epochs.next()
         self._eligible += eligible
+        if candidate:
+            record.state, record.reason = State.EJECTED, CANDIDATE
+            self._out += 1
+            self._wake_at(proxy_id, record, self._clock())
         return record
-
-    def _next_epoch(self) -> int:
-        self._epochs += 1
-        return self._epochs
 
     def set_eligible(self, proxy_id: str, eligible: bool) -> None:
         """Note that a proxy was drained or taken back into service."""
@@ -208,7 +235,8 @@ class Health:
     def is_current(self, proxy_id: str, epoch: int) -> bool:
         """Say whether an assignment made in ``epoch`` may still change the proxy's health."""
         record = self._records.get(proxy_id)
-        return record is not None and record.epoch == epoch
+        # Nothing is assigned to a proxy while its time runs; only a probe's outcome counts.
+        return record is not None and record.epoch <= epoch and record.state is not State.EJECTED
 
     def succeeded(self, proxy_id: str) -> bool:
         """Note a success. Returns True when it ended an ejection: the probe got through."""
@@ -233,10 +261,10 @@ class Health:
         record = self._records[proxy_id]
         record.note(failed=True)
         consecutive = record.consecutive
-        if not self._eject_after:
-            return Verdict(consecutive)
         if record.state is not State.ACTIVE:
             return Verdict(consecutive, self._eject(proxy_id, record, reason, login))
+        if not self._eject_after:
+            return Verdict(consecutive)
         if not (login or consecutive >= self._eject_after or record.poor):
             return Verdict(consecutive)
         if not self._may_eject(certain):
@@ -259,7 +287,7 @@ class Health:
         duration = self._eject_time_max if login else min(duration, self._eject_time_max)
         duration *= self._jitter()
         record._doublings += 1
-        record.epoch = self._next_epoch()
+        record.epoch = self.epochs.next()
         record.state, record.reason = State.EJECTED, reason
         record.consecutive = record._history = record._seen = 0
         self._wake_at(proxy_id, record, now + duration)

@@ -31,7 +31,7 @@ _PRUNE_INTERVAL = 1.0  # seconds between two readings of the whole shared list
 
 
 class Assignment(NamedTuple):
-    """A pick: which proxy, and in which of its health epochs."""
+    """A pick: which proxy, and in which epoch of the pool's health."""
 
     proxy_id: str
     epoch: int
@@ -260,7 +260,7 @@ class Pool:
     def _assign(self, proxy_id: str) -> Assignment:
         member = self._members[proxy_id]
         member.picks += 1
-        return Assignment(proxy_id, self._health[proxy_id].epoch, member.url)
+        return Assignment(proxy_id, self._health.epochs.now, member.url)
 
     async def _restore(self, proxy_id: str) -> None:
         if proxy_id not in self._members or self._health[proxy_id].out:

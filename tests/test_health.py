@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from clock import Clock
-from scrapy_smoothpool.health import Health, State, Verdict
+from scrapy_smoothpool.health import CANDIDATE, Epochs, Health, State, Verdict
 
 
 @pytest.fixture
@@ -482,7 +482,7 @@ def test_each_ejection_starts_a_new_epoch(make, clock):
     assert health.probe() == "p0"
     assert health.is_current("p0", after)
     health.inconclusive("p0")
-    assert health.is_current("p0", after)
+    assert not health.is_current("p0", after)  # while its time runs, nothing counts
     clock.now += 30
     assert health.probe() == "p0"
     health.succeeded("p0")
@@ -493,6 +493,64 @@ def test_each_ejection_starts_a_new_epoch(make, clock):
     fail(health, "p0", 1)  # its probe: an ejection like any other
     assert not health.is_current("p0", probed_in)
     assert health.is_current("p1", other)
+
+
+def test_an_assignment_in_a_later_epoch_is_current(make):
+    # Somebody else was put out since p1 was listed: that is no business of p1's.
+    health = make(4)
+    put_out(health, "p0")
+    assert health.epochs.now > health["p1"].epoch
+    assert health.is_current("p1", health.epochs.now)
+
+
+def test_several_judges_may_share_one_clock_of_ejections(clock):
+    epochs = Epochs()
+    pool, site = (
+        Health(eject_after=1, eject_time=30.0, max_percent=50, clock=clock, epochs=epochs)
+        for _ in range(2)
+    )
+    for health in (pool, site):
+        health.add("p0")
+        health.add("p1")
+    assigned = epochs.now
+    site.failed("p0", certain=False)
+    assert (pool.is_current("p0", assigned), site.is_current("p0", assigned)) == (True, False)
+    pool.failed("p1", certain=True)
+    assert (pool.is_current("p1", assigned), site.is_current("p1", assigned)) == (False, True)
+
+
+# Candidates.
+
+
+def test_a_candidate_begins_outside_and_is_due_at_once(make):
+    health = make(1)
+    health.add("new", candidate=True)
+    assert (health["new"].out, health["new"].reason) == (True, CANDIDATE)
+    assert (health.out, health.eligible) == (1, 2)
+    assert due(health) == ["new"]
+    assert health.succeeded("new")
+    assert health.out == 0
+
+
+@pytest.mark.parametrize("eject_after", [0, 3])
+def test_a_candidate_that_fails_waits_longer_each_time(make, clock, eject_after):
+    health = make(1, eject_after=eject_after)
+    health.add("new", candidate=True)
+    for seconds in (30.0, 60.0, 120.0):
+        assert due(health) == ["new"]
+        assert health.failed("new", certain=False).ejected_for == seconds
+        assert due(health) == []
+        clock.now += seconds
+
+
+def test_all_may_be_candidates(make):
+    health = make(0)
+    for name in ("a", "b"):
+        health.add(name, candidate=True)
+    assert due(health) == ["a", "b"]
+    health.failed("a", certain=True)
+    health.succeeded("b")
+    assert (health.out, health.eligible) == (1, 2)
 
 
 def test_a_proxy_that_leaves_and_comes_back_starts_a_new_epoch(make):
@@ -836,14 +894,15 @@ class HealthMachine(RuleBasedStateMachine):
     def eligible(self) -> int:
         return sum(proxy.eligible for proxy in self.model.values())
 
-    @rule(proxy_id=st.sampled_from(IDS), eligible=st.booleans())
-    def add(self, proxy_id, eligible):
+    @rule(proxy_id=st.sampled_from(IDS), eligible=st.booleans(), candidate=st.booleans())
+    def add(self, proxy_id, eligible, candidate=False):
         if proxy_id not in self.model:
-            self.health.add(proxy_id, eligible=eligible)
+            self.health.add(proxy_id, eligible=eligible, candidate=candidate)
             epoch = self.health[proxy_id].epoch
             assert epoch not in self.epochs
             self.epochs.add(epoch)
-            self.model[proxy_id] = Modelled(eligible, self.clock.now, epoch)
+            self.model[proxy_id] = Modelled(eligible, self.clock.now, epoch, is_out=candidate)
+            self.model[proxy_id].due_at = self.clock.now
 
     def any_of(self, data) -> str:
         return data.draw(st.sampled_from(sorted(self.model)))
@@ -910,8 +969,9 @@ class HealthMachine(RuleBasedStateMachine):
         out, eligible = self.out() + 1, self.eligible()
         allowed = out < eligible if certain else 100 * out <= self.max_percent * eligible
         allowed = allowed and eligible > 1
-        due = self.eject_after > 0 and (
-            proxy.is_out or login or proxy.consecutive >= self.eject_after or proxy.poor()
+        due = proxy.is_out or (
+            self.eject_after > 0
+            and (login or proxy.consecutive >= self.eject_after or proxy.poor())
         )
         verdict = self.health.failed(proxy_id, certain=certain, login=login, reason="why")
         assert verdict.consecutive == proxy.consecutive
@@ -936,7 +996,7 @@ class HealthMachine(RuleBasedStateMachine):
         proxy.due_at = self.clock.now + seconds
         proxy.consecutive = 0
         proxy.last.clear()
-        if certain and not was_out:
+        if certain and not was_out:  # it was not the last
             assert any(p.eligible and not p.is_out for p in self.model.values())
 
     @rule()
@@ -988,9 +1048,12 @@ class HealthMachine(RuleBasedStateMachine):
             assert found == (proxy.eligible, proxy.consecutive, proxy.epoch, proxy.is_out)
             assert record.wake == (pytest.approx(proxy.due_at) if proxy.is_out else None)
             assert (record.state is State.PROBING) == proxy.probed
-            assert self.health.is_current(proxy_id, proxy.epoch)
             current = {epoch for epoch in self.epochs if self.health.is_current(proxy_id, epoch)}
-            assert current == {proxy.epoch}
+            assert current == (
+                {epoch for epoch in self.epochs if epoch >= proxy.epoch}
+                if proxy.probed or not proxy.is_out
+                else set()
+            )
         for proxy_id in set(IDS) - self.model.keys():
             assert not any(self.health.is_current(proxy_id, epoch) for epoch in self.epochs)
 
