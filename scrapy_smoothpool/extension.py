@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import signals as scrapy_signals
@@ -24,13 +25,15 @@ from . import stats as names
 from .exceptions import SettingsError, SmoothPoolError
 from .failures import describe, is_descriptor_exhaustion, is_login_fault, retry_after
 from .health import Health
+from .judge import Evidence, Judge, Report, Return
+from .local_judge import LocalJudge
 from .outcome import Outcome
 from .policies import build_policy
-from .pool import Evidence, Pool, Report, State
+from .pool import Pool, State
 from .report import Summary, closing_table
-from .settings import OnEmpty, OnPanic, Settings
+from .settings import OnEmpty, OnPanic, Scope, Settings
 from .stats import Stats
-from .strategies.base import StrategyOptions
+from .strategies.base import Strategy, StrategyOptions
 from .strategies.registry import find_strategy
 
 if TYPE_CHECKING:
@@ -153,7 +156,17 @@ class SmoothPoolExtension:
         if proxies is not None:
             strategy.check(proxies)
         strategy.reach()
-        health = Health(
+        return Pool(own.pool, strategy, self._build_judge(strategy), proxies, accept=self._accept)
+
+    def _build_judge(self, strategy: Strategy) -> Judge:
+        own = self.settings
+        if own.scope is Scope.SITE and not strategy.by_site:
+            raise SettingsError(
+                f'SMOOTHPOOL_SCOPE is "site", but SMOOTHPOOL_STRATEGY = {own.strategy!r} keeps no '
+                'sequence for each site; accepted: "pool", or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
+            )
+        make_health = partial(
+            Health,
             eject_after=own.eject_after,
             eject_time=own.eject_time,
             eject_time_max=own.eject_time_max,
@@ -163,14 +176,13 @@ class SmoothPoolExtension:
             clock=time.monotonic,
             jitter=_jitter if strategy.shared else lambda: 1.0,
         )
-        return Pool(
-            own.pool,
+        return LocalJudge(
             strategy,
-            health,
-            proxies,
-            on_restored=self._restored,
-            accept=self._accept,
+            make_health,
+            time.monotonic,
+            by_site=own.scope is Scope.SITE,
             wait_in_panic=own.on_panic is OnPanic.WAIT,
+            on_return=self._returned,
         )
 
     def _accept(self, proxies: Sequence[Proxy]) -> None:
@@ -236,14 +248,6 @@ class SmoothPoolExtension:
         proxy_id, epoch = assigned
         result = self.pool.report(proxy_id, epoch, evidence)
         self.stats.outcome(outcome)
-        if result.stale:
-            self.stats.inc(names.STALE)
-        if result.blamed and outcome is Outcome.AMBIGUOUS:
-            self.stats.inc(names.BLAMED)
-        if result.penalty:
-            self.stats.inc(names.PENALTIES)
-        if result.panic:
-            self._panicked()
         self.send(
             signals.proxy_outcome,
             request=request,
@@ -252,9 +256,22 @@ class SmoothPoolExtension:
             response=response,
             exception=exception,
         )
+        if result is not None:
+            self._follow(proxy_id, evidence, result)
+        return outcome
+
+    def _follow(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
+        """Tell of what an outcome led to; a shared pool's verdicts come a little later."""
+        if result.stale:
+            self.stats.inc(names.STALE)
+        if result.blamed and evidence.outcome is Outcome.AMBIGUOUS:
+            self.stats.inc(names.BLAMED)
+        if result.penalty:
+            self.stats.inc(names.PENALTIES)
+        if result.panic:
+            self._panicked(result.site)
         if result.ejected_for is not None:
             self._ejected(proxy_id, evidence, result)
-        return outcome
 
     def _evidence(
         self, request: Request, response: Response | None, exception: BaseException | None
@@ -268,8 +285,15 @@ class SmoothPoolExtension:
         if response is not None:
             neutral = outcome is Outcome.NEUTRAL
             rest = retry_after(response) if outcome.retry_elsewhere else None
-            why = f"status {response.status}"
-            return Evidence(outcome, site, neutral, is_login_fault(response), why, rest)
+            return Evidence(
+                outcome,
+                site,
+                answered=neutral,
+                login=is_login_fault(response),
+                why=f"status {response.status}",
+                rest=rest,
+                turned_away=outcome is Outcome.BANNED,
+            )
         assert exception is not None
         if is_descriptor_exhaustion(exception):
             self._descriptors_ran_out()
@@ -311,25 +335,32 @@ class SmoothPoolExtension:
             )
         else:
             self._ejections.warn(
-                "Proxy %s is out for %.3g s after %s %s: %s (%d of %d are out)",
+                "Proxy %s is out%s for %.3g s after %s %s: %s (%d of %d are out%s)",
                 proxy_id,
+                _on(result.site),
                 duration,
                 f"{count} failures in a row, the last a" if count > 1 else "a",
                 evidence.outcome.value,
                 evidence.why,
                 self.pool.out,
                 len(self.pool),
+                " everywhere" if result.site else "",
             )
         self.send(
-            signals.proxy_ejected, proxy_id=proxy_id, reason=evidence.outcome, duration=duration
+            signals.proxy_ejected,
+            proxy_id=proxy_id,
+            reason=evidence.outcome,
+            duration=duration,
+            site=result.site,
         )
 
-    def _panicked(self) -> None:
+    def _panicked(self, site: str) -> None:
         self.stats.inc(names.PANICS)
         self._panics.warn(
-            "Pool %s: hardly anything gets through, and no more proxies may be put out (%d of %d "
-            "are); SMOOTHPOOL_ON_PANIC = %r until something succeeds",
+            "Pool %s: hardly anything gets through%s, and no more proxies may be put out (%d of "
+            "%d are); SMOOTHPOOL_ON_PANIC = %r until something succeeds",
             self.label,
+            _on(site),
             self.pool.out,
             len(self.pool),
             self.settings.on_panic.value,
@@ -344,10 +375,12 @@ class SmoothPoolExtension:
                 "proxies take one each"
             )
 
-    def _restored(self, proxy_id: str) -> None:
+    def _returned(self, back: Return) -> None:
         self.stats.inc(names.RESTORATIONS)
-        logger.info("Proxy %s may be tried again: its time out is over", proxy_id)
-        self.send(signals.proxy_restored, proxy_id=proxy_id)
+        logger.info(
+            "Proxy %s may be used again%s: its probe got through", back.proxy_id, _on(back.site)
+        )
+        self.send(signals.proxy_restored, proxy_id=back.proxy_id, site=back.site)
 
     def send(self, signal: object, **arguments: Any) -> None:
         """Tell whoever listens."""
@@ -378,6 +411,10 @@ class SmoothPoolExtension:
         if self._exhausted:
             self._exhausted = False
             logger.info("Pool %s has a proxy again", self.label)
+
+
+def _on(site: str) -> str:
+    return f" on {site}" if site else ""
 
 
 def _jitter() -> float:

@@ -40,7 +40,7 @@ Clock (seconds, monotonic) and randomness are injected; nothing here does I/O.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -144,7 +144,8 @@ class Health:
     :param clock: seconds, monotonic.
     :param jitter: factor by which an ejection is drawn out, so that many workers
         or proxies do not come back at the same moment; 1 or more.
-    :param epochs: shared by all that judge the same assignments; its own by default.
+    :param whole: the health of the whole pool, when this one judges for a single
+        site: its epochs and its size count, and who is out there is out here.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Health:
         eject_time_max: float = 1800.0,
         probe_timeout: float = 180.0,
         jitter: Callable[[], float] = lambda: 1.0,
-        epochs: Epochs | None = None,
+        whole: Health | None = None,
     ) -> None:
         self._eject_after = eject_after
         self._eject_time = eject_time
@@ -170,13 +171,25 @@ class Health:
         self._eligible = 0
         self._out = 0
         # Of the whole pool, so that a proxy that leaves and comes back starts a new one.
-        self.epochs = epochs or Epochs()
+        self.epochs: Epochs = whole.epochs if whole else Epochs()
+        self._whole = whole
         # (wake, id); an entry counts only while it agrees with the record's own wake, so what
         # was removed or decided otherwise meanwhile is skipped when its time comes.
         self._wakes: list[tuple[float, str]] = []
 
     def __getitem__(self, proxy_id: str) -> HealthRecord:
         return self._records[proxy_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __contains__(self, proxy_id: object) -> bool:
+        return proxy_id in self._records
+
+    def is_out(self, proxy_id: str) -> bool:
+        """Say whether a proxy is watched and out of the selection."""
+        record = self._records.get(proxy_id)
+        return record is not None and record.out
 
     @property
     def out(self) -> int:
@@ -196,7 +209,8 @@ class Health:
         """
         record = self._records[proxy_id] = HealthRecord(eligible)
         record._active_since = self._clock()
-        record.epoch = self.epochs.next()
+        # One that a site sees for the first time is not new: what is under way counts.
+        record.epoch = 0 if self._whole else self.epochs.next()
         self._eligible += eligible
         if candidate:
             record.state, record.reason = State.EJECTED, CANDIDATE
@@ -273,9 +287,12 @@ class Health:
         return Verdict(consecutive, self._eject(proxy_id, record, reason, login))
 
     def _may_eject(self, certain: bool) -> bool:
+        out, eligible = self._out + 1, self._eligible
+        if self._whole is not None:
+            out, eligible = out + self._whole.out, self._whole.eligible
         if certain:
-            return self._out + 1 < self._eligible
-        return (self._out + 1) * 100 <= self._eligible * self._max_percent and self._eligible > 1
+            return out < eligible
+        return out * 100 <= eligible * self._max_percent and eligible > 1
 
     def _eject(self, proxy_id: str, record: HealthRecord, reason: str, login: bool) -> float:
         now = self._clock()

@@ -130,7 +130,9 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if self._pool.resting(site):
             # The site's own wish: other sites go on, and the pool is not empty.
             return await self._none_for(request, f"proxies rest on {site} (Retry-After)")
-        return await self._no_proxy(request, waiting.ran_dry(self._why()))
+        if self._pool.only_there(site):
+            return await self._none_for(request, self._why(site))
+        return await self._no_proxy(request, waiting.ran_dry(self._why(site)))
 
     async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
         found = await self._pool.acquire(tries.proxies, site)
@@ -180,7 +182,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     # Without a proxy
 
-    def _why(self) -> str:
+    def _why(self, site: str) -> str:
         if not len(self._pool):
             if self._pool.strategy.shared:
                 return (
@@ -188,9 +190,12 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
                     f"{self._pool.strategy.describe()} (SMOOTHPOOL_PROXIES in one of them does)"
                 )
             return "the pool is empty"
-        if self._pool.panic:
-            return f"hardly anything gets through ({self._pool.out} of {len(self._pool)} are out)"
-        return f"{self._pool.out} of {len(self._pool)} proxies are out"
+        out = f"{self._pool.out} of {len(self._pool)}"
+        if self._pool.panicking(site):
+            return f"hardly anything gets through ({out} are out)"
+        if self._pool.only_there(site):
+            return f"those that are not out everywhere ({out} are) are out on {site}"
+        return f"{out} proxies are out"
 
     async def _no_proxy(self, request: Request, reason: str) -> Request:
         self._extension.exhausted(reason)
@@ -236,7 +241,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             self._extension.report(request, assigned)
             return
         self._stats.inc(names.TICKETS)
-        self._pool.give_back(*assigned)
+        self._pool.give_back(*assigned, keys.site_of(request))
 
     def _scheduled(self, request: Request) -> None:
         # A request returned by another middleware's process_request goes to the scheduler (and
@@ -253,13 +258,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if not checks.is_usable_proxy(meta.get(keys.PROXY)):
             # Another component took the proxy away; without it this would go out directly.
             # The login is gone, too: at worst the proxy asks for it.
-            address = self._pool.address(assigned[0])
+            lost = self._pool.proxy(assigned[0])
             logger.error(
                 '%s has lost its proxy on the way: a middleware changes meta["proxy"]; it was '
                 "put back",
                 request,
             )
-            meta[keys.PROXY] = address or _NOWHERE
+            meta[keys.PROXY] = lost.address if lost else _NOWHERE
 
     # After the download
 

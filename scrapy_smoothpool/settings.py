@@ -26,7 +26,6 @@ PREFIX = "SMOOTHPOOL_"
 # leave a user with a promise that nobody keeps.
 NOT_YET = {
     "SMOOTHPOOL_SOURCE": "set SMOOTHPOOL_PROXIES or SMOOTHPOOL_PROXIES_FILE",
-    "SMOOTHPOOL_SCOPE": "one verdict counts for all sites",
     "SMOOTHPOOL_ON_REDIS_DOWN": "requests wait while Redis is down",
     "SMOOTHPOOL_REPORT": "the closing table is in the log",
 }
@@ -45,6 +44,13 @@ class OnPanic(StrEnum):
 
     USE = "use"
     WAIT = "wait"
+
+
+class Scope(StrEnum):
+    """The values of ``SMOOTHPOOL_SCOPE``."""
+
+    POOL = "pool"
+    SITE = "site"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Settings:
     eject_time_max: float = 1800.0
     eject_max_percent: int = 50
     on_panic: OnPanic = OnPanic.USE
+    scope: Scope = Scope.POOL
     retry_times: int = 5
     on_empty: OnEmpty = OnEmpty.WAIT
     wait_timeout: float = 300.0
@@ -256,6 +263,7 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_EJECT_TIME": ("eject_time", _seconds(zero=False)),
     "SMOOTHPOOL_EJECT_TIME_MAX": ("eject_time_max", _seconds(zero=False)),
     "SMOOTHPOOL_ON_PANIC": ("on_panic", _one_of(OnPanic)),
+    "SMOOTHPOOL_SCOPE": ("scope", _one_of(Scope)),
     "SMOOTHPOOL_EJECT_MAX_PERCENT": ("eject_max_percent", _integer(0, 100)),
     "SMOOTHPOOL_RETRY_TIMES": ("retry_times", _integer(0)),
     "SMOOTHPOOL_ON_EMPTY": ("on_empty", _one_of(OnEmpty)),

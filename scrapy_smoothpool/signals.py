@@ -15,11 +15,12 @@ proxy_outcome = object()
 (:class:`~scrapy_smoothpool.Outcome`), ``response`` or None, ``exception`` or None, ``spider``."""
 
 proxy_ejected = object()
-"""A proxy was put out. ``proxy_id``, ``reason`` (an outcome), ``duration`` (seconds),
-``spider``."""
+"""A proxy was put out. ``proxy_id``, ``reason`` (an outcome), ``duration`` (seconds), ``site``
+("" when it is out everywhere), ``spider``."""
 
 proxy_restored = object()
-"""An ejected proxy came back. ``proxy_id``, ``spider``."""
+"""An ejected proxy came back. ``proxy_id``, ``site`` ("" when it had been out everywhere),
+``spider``."""
 
 pool_exhausted = object()
 """No proxy is free; sent once until one is free again. ``reason`` (text), ``spider``."""

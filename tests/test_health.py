@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from clock import Clock
-from scrapy_smoothpool.health import CANDIDATE, Epochs, Health, State, Verdict
+from scrapy_smoothpool.health import CANDIDATE, Health, State, Verdict
 
 
 @pytest.fixture
@@ -503,20 +503,34 @@ def test_an_assignment_in_a_later_epoch_is_current(make):
     assert health.is_current("p1", health.epochs.now)
 
 
-def test_several_judges_may_share_one_clock_of_ejections(clock):
-    epochs = Epochs()
-    pool, site = (
-        Health(eject_after=1, eject_time=30.0, max_percent=50, clock=clock, epochs=epochs)
-        for _ in range(2)
-    )
-    for health in (pool, site):
-        health.add("p0")
-        health.add("p1")
-    assigned = epochs.now
+@pytest.fixture
+def whole_and_site(make):
+    """Return the health of a pool of four, and that of one site."""
+    whole = make(4, eject_after=1)
+    site = make(0, eject_after=1, whole=whole)
+    assigned = whole.epochs.now
+    for number in range(4):
+        site.add(f"p{number}")
+    assert whole.epochs.now == assigned
+    return whole, site
+
+
+def test_a_site_and_the_pool_share_one_clock_of_ejections(whole_and_site):
+    pool, site = whole_and_site
+    assigned = pool.epochs.now
+    assert site.is_current("p0", assigned)  # new to the site, but not new
     site.failed("p0", certain=False)
     assert (pool.is_current("p0", assigned), site.is_current("p0", assigned)) == (True, False)
     pool.failed("p1", certain=True)
     assert (pool.is_current("p1", assigned), site.is_current("p1", assigned)) == (False, True)
+
+
+def test_who_is_out_of_the_pool_counts_as_out_on_a_site(whole_and_site):
+    pool, site = whole_and_site
+    assert site.failed("p0", certain=False).ejected_for == 30.0
+    pool.failed("p1", certain=True)
+    assert site.failed("p2", certain=False).spared  # it would be the third of four
+    assert (pool.out, site.out) == (1, 1)
 
 
 # Candidates.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from math import ceil
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_smoothpool.health import Health
+from scrapy_smoothpool.judge import Evidence
+from scrapy_smoothpool.local_judge import LocalJudge
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.penalties import PenaltyRule, auto_scale, penalty
-from scrapy_smoothpool.pool import Evidence, Pool
+from scrapy_smoothpool.pool import Pool
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.strategies.base import StrategyOptions
 from scrapy_smoothpool.strategies.in_process import SmoothWRRStrategy
@@ -245,8 +248,9 @@ def share_left(weights: list[int], bad: int, rounds: int) -> Fraction:
     over a few rounds these alone are more than what is promised in the long run.
     """
     listed = proxies(*weights)
-    health = Health(eject_after=0, eject_time=30, max_percent=50, clock=lambda: 0.0)
-    pool = Pool("test", SmoothWRRStrategy.from_options(StrategyOptions()), health, listed)
+    strategy = SmoothWRRStrategy.from_options(StrategyOptions())
+    make_health = partial(Health, eject_after=0, eject_time=30, max_percent=50, clock=lambda: 0.0)
+    pool = Pool("test", strategy, LocalJudge(strategy, make_health, lambda: 0.0), listed)
     picks = rounds * len(weights)
 
     async def crawl() -> int:

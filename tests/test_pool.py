@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Self
 
@@ -18,9 +19,11 @@ from scrapy_smoothpool.exceptions import (
     StoreUnavailable,
 )
 from scrapy_smoothpool.health import Health
+from scrapy_smoothpool.judge import Evidence, Report
+from scrapy_smoothpool.local_judge import LocalJudge
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.panic import LEAST_BARREN, PACE, PAUSE
-from scrapy_smoothpool.pool import Assignment, Evidence, MemberView, Pool, Report
+from scrapy_smoothpool.pool import Assignment, MemberView, Pool
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.strategies.base import Strategy, StrategyOptions, WeightView
 from scrapy_smoothpool.strategies.registry import find_strategy
@@ -60,6 +63,7 @@ class FakeStrategy:
     """A shared pool that says what it is told to say, in turn when it is told nothing."""
 
     shared: ClassVar[bool] = True
+    by_site: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.listed: list[Proxy] = []
@@ -93,7 +97,7 @@ class FakeStrategy:
             self.listed = list(proxies)
         return self.listed
 
-    async def pick(self, exclude: Collection[str] = ()) -> str | None:
+    async def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
         if self.script:
             return self.script.popleft()
         for _ in self.listed:
@@ -110,15 +114,18 @@ class FakeStrategy:
     async def members(self) -> Sequence[Proxy]:
         return self.listed
 
-    def penalize(self, proxy_id: str, consecutive: int) -> int:
+    def penalize(self, proxy_id: str, consecutive: int, site: str | None = None) -> int:
         self.calls.append(("penalize", proxy_id, consecutive))
         return 10 * consecutive
 
-    def eject(self, proxy_id: str) -> None:
+    def eject(self, proxy_id: str, site: str | None = None) -> None:
         self.calls.append(("eject", proxy_id))
         self.out.add(proxy_id)
 
-    async def restore(self, proxy_id: str) -> None:
+    def forget(self, site: str) -> None:
+        pass
+
+    async def restore(self, proxy_id: str, site: str | None = None, *, gently: bool = True) -> None:
         self.calls.append(("restore", proxy_id))
         self.out.discard(proxy_id)
         if proxy_id in self.restoring:
@@ -155,17 +162,18 @@ class Made:
         self.strategy = strategy
         self.clock = clock
         self.restored: list[str] = []
-        self.health = Health(eject_after=eject_after, eject_time=30.0, max_percent=50, clock=clock)
-        self.pool = Pool(
-            "test",
-            strategy,
-            self.health,
-            listed,
-            self.restored.append,
-            accept,
-            clock,
-            wait_in_panic,
+        make_health = partial(
+            Health, eject_after=eject_after, eject_time=30.0, max_percent=50, clock=clock
         )
+        judge = LocalJudge(
+            strategy,
+            make_health,
+            clock,
+            wait_in_panic=wait_in_panic,
+            on_return=lambda back: self.restored.append(back.proxy_id),
+        )
+        self.health = judge.health
+        self.pool = Pool("test", strategy, judge, listed, accept, clock)
 
     async def acquire(self, *tried: str, site: str = SITE) -> str | None:
         assignment = await self.pool.acquire(tried, site)
@@ -614,7 +622,7 @@ async def test_a_pool_of_one_never_wedges_and_does_not_hammer(either, clock, out
         assert made.report("a", NOW, outcome, login=number == 30).ejected_for is None
         assert await made.acquire() == "a"
         paced = await made.acquire() is None
-        assert paced == made.pool.panic == (number + 1 >= LEAST_BARREN)
+        assert paced == made.pool.panicking(SITE) == (number + 1 >= LEAST_BARREN)
         clock.now += PACE
 
 
@@ -645,7 +653,7 @@ async def test_a_store_that_fails_at_a_return_loses_no_other_return(fake, clock,
 async def test_a_store_that_fails_at_a_pick_is_heard(fake):
     made = await fake(proxies("ab"))
 
-    async def pick(exclude: Collection[str] = ()) -> str | None:
+    async def pick(exclude: Collection[str] = (), site: str = "") -> str | None:
         raise StoreUnavailable("gone")
 
     made.strategy.pick = pick
@@ -1021,9 +1029,9 @@ async def until_panic(made: Made) -> int:
 @in_loop
 async def test_a_panic_paces_picks_and_ends_with_a_success(smooth, clock, wait, seconds):
     made = await smooth(proxies("abcd"), wait_in_panic=wait)
-    assert not made.pool.panic
+    assert not made.pool.panicking(SITE)
     assert await until_panic(made) == LEAST_BARREN
-    assert made.pool.panic
+    assert made.pool.panicking(SITE)
     assert made.pool.out == 2
     for _ in range(10):
         assignment = await made.assignment()
@@ -1034,7 +1042,7 @@ async def test_a_panic_paces_picks_and_ends_with_a_success(smooth, clock, wait, 
         assert not made.report(*assignment[:2], BANNED).panic  # told once
     assignment = await made.assignment()
     made.report(*assignment[:2], SUCCESS)
-    assert not made.pool.panic
+    assert not made.pool.panicking(SITE)
     assert None not in [await made.acquire() for _ in range(50)]
 
 
@@ -1055,7 +1063,7 @@ async def test_a_probe_that_gets_through_ends_a_panic(smooth, clock):
     probe = await made.assignment()
     assert made.view(probe.proxy_id).out
     made.report(*probe[:2], SUCCESS)
-    assert not made.pool.panic
+    assert not made.pool.panicking(SITE)
 
 
 @in_loop
@@ -1065,7 +1073,7 @@ async def test_failures_blamed_on_nobody_are_no_reason_to_panic(smooth):
         assignment = await made.assignment()
         made.report(*assignment[:2], AMBIGUOUS)
         made.report(*assignment[:2], NEUTRAL)
-    assert not made.pool.panic
+    assert not made.pool.panicking(SITE)
 
 
 @in_loop
@@ -1211,9 +1219,11 @@ async def test_an_outcome_from_before_a_removal_does_not_count_after_the_return(
 @in_loop
 async def test_an_address_holds_no_login_and_is_forgotten_with_its_proxy(either):
     made = await either([proxy("a", password="pw"), proxy("b", password="pw")])
-    assert made.pool.address("a") == "http://a.example:8080"
+    found = made.pool.proxy("a")
+    assert found is not None
+    assert found.address == "http://a.example:8080"
     await made.pool.reload([proxy("b", password="pw")])
-    assert made.pool.address("a") is None
+    assert made.pool.proxy("a") is None
 
 
 @in_loop

@@ -46,6 +46,8 @@ class Strategy(Protocol):
 
     shared: ClassVar[bool]
     """Whether the pool lives in Redis and other workers take part in it."""
+    by_site: ClassVar[bool]
+    """Whether it can keep a sequence for each site (``SMOOTHPOOL_SCOPE = "site"``)."""
 
     @classmethod
     def from_options(cls, options: StrategyOptions) -> Self:
@@ -70,11 +72,13 @@ class Strategy(Protocol):
     async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Start with *proxies* and return those that the pool consists of."""
 
-    def pick(self, exclude: Collection[str] = ()) -> str | Awaitable[str | None] | None:
+    def pick(
+        self, exclude: Collection[str] = (), site: str = ""
+    ) -> str | Awaitable[str | None] | None:
         """Return the id of the next proxy, None when none is eligible.
 
         Ejected and drained proxies are never returned, those in *exclude* not by
-        this call.
+        this call. With a *site*, the next of that site's own sequence.
         """
 
     def lookup(self, proxy_id: str) -> Proxy | Awaitable[Proxy | None] | None:
@@ -83,17 +87,30 @@ class Strategy(Protocol):
     async def members(self) -> Sequence[Proxy]:
         """Return the proxies that the pool consists of now."""
 
-    def penalize(self, proxy_id: str, consecutive: int) -> int:
+    def penalize(self, proxy_id: str, consecutive: int, site: str | None = None) -> int:
         """Lower a proxy's standing after its *consecutive*-th failure in a row.
 
-        Returns by how much, 0 when this strategy or rule does not penalise.
+        On one *site*, or everywhere. Returns by how much, 0 when this strategy or
+        rule does not penalise.
         """
 
-    def eject(self, proxy_id: str) -> None:
-        """Take a proxy out of the selection until :meth:`restore`."""
+    def eject(self, proxy_id: str, site: str | None = None) -> None:
+        """Take a proxy out of the selection, of one site or everywhere, until :meth:`restore`.
 
-    def restore(self, proxy_id: str) -> Awaitable[None] | None:
-        """Let an ejected proxy back in, gently."""
+        The two are independent: one that is out everywhere and on a site needs
+        both restored to be picked there.
+        """
+
+    def restore(
+        self, proxy_id: str, site: str | None = None, *, gently: bool = True
+    ) -> Awaitable[None] | None:
+        """Let an ejected proxy back in.
+
+        :param gently: it climbs from nothing; False for one that has not failed.
+        """
+
+    def forget(self, site: str) -> None:
+        """Drop what is kept of a site."""
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Replace the list by difference and return the proxies the pool now consists of."""

@@ -37,6 +37,7 @@ class LeastUsedStrategy:
     """Atomic least-used allocation from a sorted set in Redis."""
 
     shared: ClassVar[bool] = True
+    by_site: ClassVar[bool] = False
 
     def __init__(self, options: StrategyOptions) -> None:
         if not options.redis_url:
@@ -137,7 +138,7 @@ class LeastUsedStrategy:
         assert self._shared is not None, "open() comes first"
         return self._shared
 
-    async def pick(self, exclude: Collection[str] = ()) -> str | None:
+    async def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
         """Take the least-used member that is neither excluded nor ejected here."""
         skipped = self._ejected | self._foreign
         skipped.update(exclude)
@@ -172,18 +173,21 @@ class LeastUsedStrategy:
         self._known[proxy_id] = proxy
         return proxy
 
-    def penalize(self, proxy_id: str, consecutive: int) -> int:
+    def penalize(self, proxy_id: str, consecutive: int, site: str | None = None) -> int:
         """Do nothing: here a penalty is ejection."""
         return 0
 
-    def eject(self, proxy_id: str) -> None:
+    def eject(self, proxy_id: str, site: str | None = None) -> None:
         """Skip the member in this worker's picks."""
         self._ejected.add(proxy_id)
 
-    async def restore(self, proxy_id: str) -> None:
+    async def restore(self, proxy_id: str, site: str | None = None, *, gently: bool = True) -> None:
         """Let the member back at max(own count, the pool's minimum), so that it takes no rush."""
         self._ejected.discard(proxy_id)
         await self._pool.raise_to_minimum(proxy_id, sorted(self._ejected | {proxy_id}))
+
+    def forget(self, site: str) -> None:
+        """Keep nothing by site."""
 
     def weights(self) -> Mapping[str, WeightView]:
         """Return equal weights for all known members."""

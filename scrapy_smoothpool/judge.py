@@ -1,0 +1,141 @@
+"""Who is out, and what the pool asks and tells whoever decides it.
+
+A judge is told how downloads ended and says which proxies may be used. There is
+one for pools that live in one process (``local_judge.py``), whose verdicts may
+be one for all sites or one a site, and one for pools in Redis, where all workers
+share its verdicts (``shared_judge.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from .outcome import Outcome
+
+
+class Evidence(NamedTuple):
+    """What is known of how a download ended."""
+
+    outcome: Outcome
+    site: str = ""
+    answered: bool = False
+    """The site answered, so the proxy carried the request: success, or neutral with a response."""
+    login: bool = False
+    """The proxy refused the login."""
+    why: str = ""
+    """In a few words, without secrets: a status, or the names of an error."""
+    rest: float | None = None
+    """Seconds for which the site asked not to be asked again (``Retry-After``)."""
+    turned_away: bool = False
+    """A response said that the site does not want this proxy; so the proxy carried it."""
+
+
+class Report(NamedTuple):
+    """What an outcome changed."""
+
+    stale: bool = False
+    blamed: bool = False
+    """It counted as a failure of the proxy."""
+    penalty: int = 0
+    ejected_for: float | None = None
+    """Seconds."""
+    consecutive: int = 0
+    panic: bool = False
+    """With this failure the pool began to panic."""
+    site: str = ""
+    """The one site this is about, "" when it counts everywhere."""
+
+
+class Return(NamedTuple):
+    """A proxy that is back in the selection."""
+
+    proxy_id: str
+    site: str = ""
+    """The one site it is back on, "" when it is back everywhere."""
+    admitted: bool = False
+    """It had been a candidate: nothing was known of it before."""
+
+
+class Standing(NamedTuple):
+    """One proxy's health, for reports."""
+
+    out: bool = False
+    reason: str = ""
+    """Why it is out: an outcome, or that it is unchecked."""
+    consecutive: int = 0
+    """Failures in a row."""
+
+
+class Judge(Protocol):
+    """Decides who is out.
+
+    ``site`` is "" wherever one verdict counts for all sites (:attr:`by_site` is
+    False); the methods that may have to ask Redis may return an awaitable.
+    """
+
+    by_site: bool
+    """Whether each site has verdicts of its own."""
+
+    @property
+    def out(self) -> int:
+        """Number of proxies that are out everywhere."""
+
+    @property
+    def eligible(self) -> int:
+        """Number of proxies that take part when healthy (drained ones do not)."""
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch, which an assignment carries."""
+
+    async def open(self) -> None:
+        """Learn what is known already; called once, when the list is in place."""
+
+    def set_members(self, eligible: Mapping[str, bool]) -> None:
+        """Take the list, id → whether it takes part when healthy. Who left is forgotten."""
+
+    def add(self, proxy_id: str, *, eligible: bool) -> None:
+        """Take in one more."""
+
+    def probe(self, exclude: Collection[str], site: str) -> str | Awaitable[str | None] | None:
+        """Do what is due, and return a proxy that this request has to probe, if any.
+
+        Asked before every pick: must not wait unless there is something to do.
+        """
+
+    def take_probes(self, most: int) -> Sequence[str] | Awaitable[Sequence[str]]:
+        """Return up to *most* proxies that are due, for checks instead of requests."""
+
+    def is_out(self, proxy_id: str, site: str) -> bool:
+        """Say whether a proxy that was picked has to be passed over all the same."""
+
+    def is_current(self, proxy_id: str, epoch: int, site: str) -> bool:
+        """Say whether a proxy is in, and has been since *epoch*."""
+
+    def may_pick(self, site: str) -> bool:
+        """Say whether a request may be tried now; False in a panic when it is not its turn."""
+
+    def panicking(self, site: str) -> bool:
+        """Say whether hardly anything gets through and no more proxies may be put out."""
+
+    def report(self, proxy_id: str, epoch: int, evidence: Evidence, blamed: bool) -> Report | None:
+        """Take in an outcome; None when what follows from it will be told later.
+
+        :param blamed: it is the proxy's failure.
+        """
+
+    def is_probing(self, proxy_id: str, epoch: int, site: str) -> bool:
+        """Say whether an assignment of *epoch* is a probe."""
+
+    def unsent(self, proxy_id: str, site: str) -> None:
+        """Note that a probe never went out: the next request is one."""
+
+    def standing(self, proxy_id: str) -> Standing:
+        """Return a proxy's health."""
+
+    async def refresh(self) -> None:
+        """Bring :meth:`standing` up to date for a report."""
+
+    async def close(self) -> None:
+        """Deliver what was not delivered yet. Never raises."""
