@@ -128,6 +128,11 @@ class SmoothPoolExtension:
                 weight_scale=own.weight_scale,
             )
         )
+        if own.scope is Scope.SITE and not strategy.by_site:
+            raise SettingsError(
+                f'SMOOTHPOOL_SCOPE is "site", but SMOOTHPOOL_STRATEGY = {own.strategy!r} keeps no '
+                'sequence for each site; accepted: "pool", or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
+            )
         proxies = sources.load(own.proxies, own.proxies_file)
         if strategy.shared:
             checks.check_asyncio(str(own.strategy))
@@ -160,11 +165,6 @@ class SmoothPoolExtension:
 
     def _build_judge(self, strategy: Strategy) -> Judge:
         own = self.settings
-        if own.scope is Scope.SITE and not strategy.by_site:
-            raise SettingsError(
-                f'SMOOTHPOOL_SCOPE is "site", but SMOOTHPOOL_STRATEGY = {own.strategy!r} keeps no '
-                'sequence for each site; accepted: "pool", or SMOOTHPOOL_STRATEGY = "smooth_wrr"'
-            )
         make_health = partial(
             Health,
             eject_after=own.eject_after,

@@ -95,7 +95,8 @@ def test_bad_list(strategy, value, says):
         ({"SMOOTHPOOL_PENALTY": "harsh"}, ["SMOOTHPOOL_PENALTY", "'harsh'", '"nginx"']),
         ({"SMOOTHPOOL_ON_EMPTY": "direct"}, ["SMOOTHPOOL_ON_EMPTY", "'direct'", '"wait"']),
         ({"SMOOTHPOOL_SHUFFLE": "maybe"}, ["SMOOTHPOOL_SHUFFLE", "'maybe'", "True or False"]),
-        ({"SMOOTHPOOL_SCOPE": "site"}, ["SMOOTHPOOL_SCOPE", "not available"]),
+        ({"SMOOTHPOOL_SCOPE": "host"}, ["SMOOTHPOOL_SCOPE", "'host'", '"pool" or "site"']),
+        ({"SMOOTHPOOL_REPORT": "x.json"}, ["SMOOTHPOOL_REPORT", "not available"]),
         ({"SMOOTHPOOL_OUTCOME_POLICY": "no.such"}, ["SMOOTHPOOL_OUTCOME_POLICY"]),
         ({"SMOOTHPOOL_PROXIES_FILE": "proxies.txt"}, ["SMOOTHPOOL_PROXIES_FILE", "both"]),
         (
