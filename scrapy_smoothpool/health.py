@@ -305,7 +305,10 @@ class Health:
         duration *= self._jitter()
         record._doublings += 1
         record.epoch = self.epochs.next()
-        record.state, record.reason = State.EJECTED, reason
+        # A candidate stays one until it has passed.
+        if record.state is State.ACTIVE or record.reason != CANDIDATE:
+            record.reason = reason
+        record.state = State.EJECTED
         record.consecutive = record._history = record._seen = 0
         self._wake_at(proxy_id, record, now + duration)
         return duration

@@ -554,7 +554,10 @@ def test_a_candidate_that_fails_waits_longer_each_time(make, clock, eject_after)
         assert due(health) == ["new"]
         assert health.failed("new", certain=False).ejected_for == seconds
         assert due(health) == []
+        assert health["new"].reason == CANDIDATE  # until it has passed
         clock.now += seconds
+    assert due(health) == ["new"]
+    assert health.succeeded("new")
 
 
 def test_all_may_be_candidates(make):

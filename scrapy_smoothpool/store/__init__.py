@@ -6,6 +6,8 @@
 ``keys``        every key, under one hash tag
 ``script``      a Lua script as it lies in the package
 ``scripts``     one typed function for each of them
+``verdicts``    outcomes that are told to the pool, and what it makes of them
 ``publish``     a list becomes the pool's list, at once and without losing a count
+``reading``     what a worker reads of the pool
 ``shared_pool`` what a strategy sees of all this
 """

@@ -36,8 +36,33 @@ class Keys:
 
     @property
     def allocations(self) -> str:
-        """Sorted set, id → allocations: the live pool."""
+        """Sorted set, id → allocations: the members in rotation."""
         return self._key("allocations")
+
+    @property
+    def benched(self) -> str:
+        """Sorted set, id → allocations: the members that are out, ejected or being probed."""
+        return self._key("benched")
+
+    @property
+    def health(self) -> str:
+        """Hash, id → what is remembered of a member's outcomes; see :mod:`.verdicts`."""
+        return self._key("health")
+
+    @property
+    def wakes(self) -> str:
+        """Sorted set, id → server time, ms, of the next step of a member that is out."""
+        return self._key("wakes")
+
+    @property
+    def ejections(self) -> str:
+        """Sorted set, id → epoch in which a member that is out was put out."""
+        return self._key("ejections")
+
+    @property
+    def epoch(self) -> str:
+        """String, the clock of ejections: one more for each."""
+        return self._key("epoch")
 
     @property
     def members(self) -> str:
@@ -74,10 +99,15 @@ class Keys:
         """Hash, id → the count that went into the new pool; until it is settled."""
         return self._key("retired:copied")
 
-    def staging(self, token: str) -> tuple[str, str, str]:
-        """Allocations, members and copied counts being laid out; all with a TTL."""
+    def staging(self, token: str) -> tuple[str, ...]:
+        """Return the keys of a list being laid out, all with a TTL.
+
+        Allocations, members, copied counts; and of the candidates among them what
+        will be in :attr:`benched`, :attr:`wakes` and :attr:`ejections`.
+        """
         base = self._key(f"staging:{token}")
-        return f"{base}:allocations", f"{base}:members", f"{base}:copied"
+        kinds = ("allocations", "members", "copied", "benched", "wakes", "ejections")
+        return tuple(f"{base}:{kind}" for kind in kinds)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}:{{{self.pool}}}:{name}"

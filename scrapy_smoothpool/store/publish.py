@@ -6,7 +6,11 @@
 2. *stage*, in steps: the new members beside the live pool, each with its count.
 3. *swap*: two renames. Picks before it fall on the old list, after it on the new.
 4. *settle*, in steps: what was picked between 2 and 3 is added to the members still
-   listed; the others are parked with their count, in case they return.
+   listed; the others are parked with their count, in case they return, and their
+   health is forgotten.
+
+Members that are out stay out, with their count: who is out is looked up in the very
+script that swaps.
 
 A worker that dies before 3 leaves keys with a TTL and the old list. One that dies
 after it leaves the former pool unsettled, which the next publisher of any list,
@@ -57,6 +61,8 @@ class PublishResult:
     replaced: int = 0
     added: int = 0
     removed: int = 0
+    let_in: str | None = None
+    """Who was let back in because the list had shrunk to members that were all out."""
 
 
 async def publish(
@@ -65,11 +71,13 @@ async def publish(
     members: Mapping[str, str],
     fingerprint: str,
     start_count: int = 0,
+    candidates: bool = False,
 ) -> PublishResult:
     """Make *members* (id → line) the pool's list.
 
     :param fingerprint: the same for the same list, in every worker.
     :param start_count: the count of newcomers to an empty pool.
+    :param candidates: whoever is not in the live pool yet begins outside, due at once.
     :raises StoreUnavailable: Redis cannot be reached, or other workers were still
         publishing after a minute.
     :raises StoreError: Redis refused.
@@ -88,7 +96,9 @@ async def publish(
                 await _settle(conn, keys)
                 if verdict == "settle":
                     return PublishResult(False, len(members))
-                result = await _replace(conn, keys, token, members, fingerprint, start_count)
+                result = await _replace(
+                    conn, keys, token, members, fingerprint, start_count, candidates
+                )
                 if result is not None:
                     return result
             finally:
@@ -109,8 +119,11 @@ async def _replace(
     members: Mapping[str, str],
     fingerprint: str,
     start_count: int,
+    candidates: bool,
 ) -> PublishResult | None:
     """Stage, swap and settle; None when the turn was lost on the way."""
+    # Takes nothing, but mends what the loss of a key left of those that are out.
+    await scripts.take_probe(conn, keys, 0, 0, 0)
     returning: list[str] = []
     for step in steps(list(members.items())):
         parked = await scripts.stage_members(
@@ -121,14 +134,15 @@ async def _replace(
             lease=LEASE,
             ttl=STAGING_TTL,
             start_count=start_count,
+            candidates=candidates,
         )
         if parked is None:
             return None
         returning += parked
-    swapped = await scripts.swap_in(conn, keys, token, fingerprint, len(members))
+    swapped = await scripts.swap_in(conn, keys, token, fingerprint, len(members), STEP)
     if swapped is None:
         return None
-    former_size, kept, former = swapped
+    former_size, kept, former, let_in = swapped
     for back in steps(returning):
         await scripts.unpark(conn, keys, back)
     await _settle(conn, keys)
@@ -138,6 +152,7 @@ async def _replace(
         replaced=former_size if former != fingerprint else 0,
         added=len(members) - kept,
         removed=max(0, former_size - kept),
+        let_in=let_in,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_smoothpool.exceptions import StoreUnavailable
 from scrapy_smoothpool.store.publish import STEP, steps
 from scrapy_smoothpool.store.scripts import text
+from scrapy_smoothpool.store.verdicts import EJECTED, PROBING, UNCHECKED, MemberOut, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "load_members": ("GET", "HSCAN"),
     "counts": ("ZSCAN", "ZMSCORE"),
     "size": ("ZCARD",),
+    "out": ("ZSCAN", "ZMSCORE", "HMGET", "TIME"),
+    "records": ("HMGET",),
     "fingerprint": ("GET",),
 }
 LOAD_TRIES = 10
@@ -56,21 +59,68 @@ async def counts(
 ) -> dict[str, int]:
     """Return id → allocations of the live pool, or of those *members* that are in it.
 
-    No instant's picture: picks go on between the steps.
+    Those that are out included. No instant's picture: picks go on between the steps.
     """
     if members is None:
-        scanned = await _scan(conn, "zscan", keys.allocations)
+        scanned: dict[Any, Any] = {}
+        for key in _looked_through(keys):
+            scanned |= await _scan(conn, "zscan", key)
         return {text(member): _count(score) for member, score in scanned.items()}
     found: dict[str, int] = {}
     for step in steps(list(members)):
-        scores = await conn.call(lambda client, s=step: client.zmscore(keys.allocations, s))  # type: ignore[misc]
-        found.update((m, _count(n)) for m, n in zip(step, scores, strict=True) if n is not None)
+        for key in _looked_through(keys):
+            scores = await conn.call(lambda client, k=key, s=step: client.zmscore(k, s))  # type: ignore[misc]
+            found.update((m, _count(n)) for m, n in zip(step, scores, strict=True) if n is not None)
     return found
 
 
 async def size(conn: RedisConnection, keys: Keys) -> int:
-    """Return the number of members of the live pool; 0 when it is missing."""
-    return int(await conn.call(lambda client: client.zcard(keys.allocations)))
+    """Return the number of members of the live pool, those out included; 0 when it is missing.
+
+    One that moves meanwhile may be counted twice or not at all, unless it is the only one.
+    """
+    benched, rotation, again = [
+        int(await conn.call(lambda client, k=key: client.zcard(k)))  # type: ignore[misc]
+        for key in _looked_through(keys)
+    ]
+    return rotation + (benched or again)
+
+
+async def out(conn: RedisConnection, keys: Keys) -> dict[str, MemberOut]:
+    """Return all members that are out now, with state, reason and when that may change."""
+    found: dict[str, MemberOut] = {}
+    seconds, microseconds = await conn.call(lambda client: client.time())
+    now = seconds * 1000 + microseconds // 1000
+    benched = [text(member) for member in await _scan(conn, "zscan", keys.benched)]
+    known = await records(conn, keys, benched)
+    for step in steps(benched):
+        wakes = await conn.call(lambda client, s=step: client.zmscore(keys.wakes, s))  # type: ignore[misc]
+        for member, wake in zip(step, wakes, strict=True):
+            record = known.get(member)
+            found[member] = MemberOut(
+                state=PROBING if record is not None and record.state == PROBING else EJECTED,
+                reason=UNCHECKED if record is None else record.reason,
+                wake=0.0 if wake is None else max(0.0, (wake - now) / 1000),
+            )
+    return found
+
+
+async def records(conn: RedisConnection, keys: Keys, members: Iterable[str]) -> dict[str, Record]:
+    """Return what is remembered of those *members* of which anything is."""
+    found: dict[str, Record] = {}
+    for step in steps(list(members)):
+        replies = await conn.call(lambda client, s=step: client.hmget(keys.health, s))  # type: ignore[misc]
+        for member, packed in zip(step, replies, strict=True):
+            record = Record.parse(None if packed is None else text(packed))
+            if record is not None:
+                found[member] = record
+    return found
+
+
+def _looked_through(keys: Keys) -> tuple[str, str, str]:
+    # The bench twice: a member that is put out while the rotation is read is then found on
+    # it, and one that comes back was seen there before.
+    return keys.benched, keys.allocations, keys.benched
 
 
 async def fingerprint(conn: RedisConnection, keys: Keys) -> str | None:

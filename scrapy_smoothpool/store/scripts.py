@@ -6,27 +6,80 @@ Every script gets all its keys through KEYS and passes integers and strings only
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scrapy_smoothpool.store.script import Script
+from scrapy_smoothpool.store.verdicts import NO_REASON, Judged, Judgement, Probes, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
+    from scrapy_smoothpool.store.verdicts import Happened, HealthRules
+
+MOST_OUTCOMES = 1_000
+"""Outcomes a call, also what Lua's unpack() can still take."""
 
 #: Script → Redis commands it calls; EVALSHA and EVAL come on top.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "least_used": ("ZRANGE", "ZINCRBY"),
     "least_used_excluding": ("ZRANGE", "ZINCRBY"),
     "raise_to_minimum": ("ZSCORE", "ZRANGE", "ZADD"),
+    "report_outcomes": (
+        "TIME",
+        "GET",
+        "SET",
+        "ZCARD",
+        "ZMSCORE",
+        "HMGET",
+        "HSET",
+        "ZADD",
+        "ZREM",
+        "ZRANGE",
+    ),
+    "take_probe": (
+        "TIME",
+        "GET",
+        "SET",
+        "ZCARD",
+        "ZDIFF",
+        "ZSCORE",
+        "ZADD",
+        "ZREM",
+        "ZRANGE",
+        "ZRANGEBYSCORE",
+        "HEXISTS",
+        "HGET",
+        "HSET",
+        "HLEN",
+    ),
     "begin_publish": ("GET", "SET", "ZCARD", "HLEN"),
-    "stage_members": ("GET", "PEXPIRE", "ZMSCORE", "ZRANGE", "ZADD", "HSET"),
-    "swap_in": ("GET", "SET", "ZCARD", "HLEN", "UNLINK", "RENAME", "PERSIST"),
+    "stage_members": ("GET", "SET", "PEXPIRE", "ZMSCORE", "ZRANGE", "ZADD", "HSET", "TIME"),
+    "swap_in": (
+        "GET",
+        "SET",
+        "ZCARD",
+        "HLEN",
+        "EXISTS",
+        "UNLINK",
+        "RENAME",
+        "PERSIST",
+        "ZRANGE",
+        "ZMSCORE",
+        "ZSCORE",
+        "HMGET",
+        "HGET",
+        "HSET",
+        "HDEL",
+        "ZADD",
+        "ZREM",
+        "TIME",
+    ),
     "settle_retired": (
         "ZRANGE",
         "HMGET",
+        "HDEL",
         "ZMSCORE",
         "TIME",
         "ZINCRBY",
@@ -76,13 +129,99 @@ async def raise_to_minimum(
     return cast("int | None", await conn.run(script, [keys.allocations], args))
 
 
+async def report_outcomes(
+    conn: RedisConnection, keys: Keys, rules: HealthRules, outcomes: Sequence[Happened]
+) -> Judgement:
+    """Judge up to :data:`MOST_OUTCOMES` outcomes in their order.
+
+    A call whose reply was lost may have been carried out; made again, its outcomes
+    count twice.
+
+    :raises ValueError: for more.
+    """
+    if len(outcomes) > MOST_OUTCOMES:
+        raise ValueError(f"{len(outcomes)} outcomes in one call; {MOST_OUTCOMES} are taken")
+    args: list[str | int] = [*rules.arguments()]
+    for proxy_id, epoch, kind, reason, jitter in outcomes:
+        args += [proxy_id, epoch, kind.value, reason or NO_REASON, repr(float(jitter))]
+    epoch, out, members, *rest = await conn.run(
+        SCRIPTS["report_outcomes"],
+        [keys.allocations, keys.benched, keys.health, keys.wakes, keys.ejections, keys.epoch],
+        args,
+    )
+    judged = [
+        Judged(
+            stale=bool(stale),
+            state=text(state),
+            consecutive=consecutive,
+            ejected_for=None if ejected_for < 0 else ejected_for / 1000,
+            spared=bool(spared),
+            restored=bool(restored),
+        )
+        for state, stale, consecutive, ejected_for, spared, restored in zip(
+            *[iter(rest)] * 6, strict=True
+        )
+    ]
+    return Judgement(epoch, out, members, judged)
+
+
+async def take_probe(
+    conn: RedisConnection,
+    keys: Keys,
+    probe_timeout: float,
+    since_epoch: int,
+    wanted: int,
+    excluded: Iterable[str] = (),
+) -> Probes:
+    """Lease up to *wanted* due members that are not in *excluded*, and tell how the pool stands.
+
+    Also mends what the loss of a key left of those that are out. A lease whose reply was
+    lost runs out by itself.
+
+    :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
+    :param since_epoch: the caller last knew who was out in this epoch; 0 at first.
+    """
+    epoch, complete, wake, whole, leased, put_out = await conn.run(
+        SCRIPTS["take_probe"],
+        [
+            keys.allocations,
+            keys.benched,
+            keys.health,
+            keys.wakes,
+            keys.ejections,
+            keys.epoch,
+            keys.members,
+        ],
+        [milliseconds(probe_timeout), since_epoch, wanted, *excluded],
+    )
+    names = [text(word) for word in leased]
+    return Probes(
+        epoch=epoch,
+        leased={
+            name: "" if reason == NO_REASON else reason
+            for name, reason in zip(names[::2], names[1::2], strict=True)
+        },
+        next_wake=None if wake < 0 else wake / 1000,
+        put_out=[text(name) for name in put_out],
+        complete_until=complete,
+        whole=bool(whole),
+    )
+
+
 async def begin_publish(
     conn: RedisConnection, keys: Keys, fingerprint: str, token: str, lease: int
 ) -> str:
     """Return ``same``, ``busy``, ``settle`` or ``publish``; *lease* in ms."""
     reply = await conn.run(
         SCRIPTS["begin_publish"],
-        [keys.allocations, keys.members, keys.fingerprint, keys.retired, keys.publisher],
+        [
+            keys.allocations,
+            keys.benched,
+            keys.members,
+            keys.fingerprint,
+            keys.retired,
+            keys.publisher,
+        ],
         [fingerprint, token, lease],
     )
     return text(reply)
@@ -97,26 +236,52 @@ async def stage_members(
     lease: int,
     ttl: int,
     start_count: int,
+    candidates: bool = False,
 ) -> list[str] | None:
     """Lay out up to 1,000 (id, line); return ids that were parked, None if the turn is lost.
 
-    *lease* and *ttl* in ms.
+    *lease* and *ttl* in ms. With *candidates*, those that are not in the live pool will
+    be out at first, and due.
     """
-    args: list[str | int] = [token, lease, ttl, start_count]
+    args: list[str | int] = [token, lease, ttl, start_count, int(candidates)]
     for member in members:
         args.extend(member)
     reply = await conn.run(
         SCRIPTS["stage_members"],
-        [keys.allocations, keys.parked, keys.publisher, *keys.staging(token)],
+        [
+            keys.allocations,
+            keys.benched,
+            keys.parked,
+            keys.epoch,
+            keys.publisher,
+            *keys.staging(token),
+        ],
         args,
     )
     return None if reply is None else [text(member) for member in reply]
 
 
+class Swapped(NamedTuple):
+    """What a swap found, and did."""
+
+    former_size: int
+    kept: int
+    """Members that both lists have."""
+    former: str
+    """The former list's fingerprint, empty when there was none."""
+    let_in: str | None
+    """Who came back because everybody was out."""
+
+
 async def swap_in(
-    conn: RedisConnection, keys: Keys, token: str, fingerprint: str, size: int
-) -> tuple[int, int, str] | None:
-    """Make the staged list live; (former size, kept, former fingerprint), None if refused."""
+    conn: RedisConnection,
+    keys: Keys,
+    token: str,
+    fingerprint: str,
+    size: int,
+    step: int = 1_000,
+) -> Swapped | None:
+    """Make the staged list live, members that are out *step* at a time; None if refused."""
     reply = await conn.run(
         SCRIPTS["swap_in"],
         [
@@ -126,18 +291,33 @@ async def swap_in(
             keys.retired,
             keys.retired_copied,
             keys.publisher,
+            keys.benched,
+            keys.wakes,
+            keys.ejections,
+            keys.health,
             *keys.staging(token),
         ],
-        [token, fingerprint, size],
+        [token, fingerprint, size, step],
     )
-    return None if reply is None else (int(reply[0]), int(reply[1]), text(reply[2]))
+    if reply is None:
+        return None
+    former_size, kept, former, let_in = reply
+    return Swapped(former_size, kept, text(former), text(let_in) or None)
 
 
 async def settle_retired(conn: RedisConnection, keys: Keys, step: int, max_age: int) -> int:
     """Carry over or park up to *step* of the former pool; return how many are left."""
     reply = await conn.run(
         SCRIPTS["settle_retired"],
-        [keys.retired, keys.retired_copied, keys.allocations, keys.parked, keys.parked_at],
+        [
+            keys.retired,
+            keys.retired_copied,
+            keys.allocations,
+            keys.benched,
+            keys.health,
+            keys.parked,
+            keys.parked_at,
+        ],
         [step, max_age],
     )
     return int(reply)
@@ -154,8 +334,9 @@ async def trim_parked(
 
 async def unpark(conn: RedisConnection, keys: Keys, members: Sequence[str]) -> int:
     """Forget the parked counts of up to 1,000 members that are live again."""
-    script = SCRIPTS["unpark"]
-    return int(await conn.run(script, [keys.allocations, keys.parked, keys.parked_at], members))
+    live = [keys.allocations, keys.benched]
+    parked = [keys.parked, keys.parked_at]
+    return int(await conn.run(SCRIPTS["unpark"], [*live, *parked], members))
 
 
 async def end_publish(conn: RedisConnection, keys: Keys, token: str) -> bool:

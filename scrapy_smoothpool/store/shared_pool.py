@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from scrapy_smoothpool.store import publish, reading, scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
+    from scrapy_smoothpool.store.verdicts import (
+        Happened,
+        HealthRules,
+        Judgement,
+        MemberOut,
+        Probes,
+        Record,
+    )
 
 #: Every Redis command the store uses, for an ACL. PING is wanted at start but not needed.
 COMMANDS = sorted({"EVALSHA", "EVAL"}.union(*scripts.COMMANDS.values(), *reading.COMMANDS.values()))
@@ -32,10 +40,44 @@ class SharedPool:
         return await scripts.least_used_excluding(self.connection, self.keys, excluded)
 
     async def publish(
-        self, members: Mapping[str, str], fingerprint: str, start_count: int = 0
+        self,
+        members: Mapping[str, str],
+        fingerprint: str,
+        start_count: int = 0,
+        *,
+        candidates: bool = False,
     ) -> publish.PublishResult:
         """Make *members* (id → line) the pool's list; see :func:`.publish.publish`."""
-        return await publish.publish(self.connection, self.keys, members, fingerprint, start_count)
+        return await publish.publish(
+            self.connection, self.keys, members, fingerprint, start_count, candidates
+        )
+
+    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
+        """Judge outcomes in their order, 1,000 at most; see :func:`.scripts.report_outcomes`."""
+        return await scripts.report_outcomes(self.connection, self.keys, rules, outcomes)
+
+    async def take_probe(
+        self,
+        probe_timeout: float,
+        since_epoch: int = 0,
+        wanted: int = 1,
+        excluded: Iterable[str] = (),
+    ) -> Probes:
+        """Lease members that are due, and tell how the pool stands.
+
+        See :func:`.scripts.take_probe`.
+        """
+        return await scripts.take_probe(
+            self.connection, self.keys, probe_timeout, since_epoch, wanted, excluded
+        )
+
+    async def out(self) -> dict[str, MemberOut]:
+        """Return all members that are out now; see :func:`.reading.out`."""
+        return await reading.out(self.connection, self.keys)
+
+    async def records(self, members: Iterable[str]) -> dict[str, Record]:
+        """Return what is remembered of those *members* that ever had an outcome."""
+        return await reading.records(self.connection, self.keys, members)
 
     async def lines(self, members: Iterable[str]) -> dict[str, str]:
         """Return id → line of those *members* that the live list has."""
@@ -53,11 +95,11 @@ class SharedPool:
         return await scripts.raise_to_minimum(self.connection, self.keys, member, excluded)
 
     async def counts(self, members: Iterable[str] | None = None) -> dict[str, int]:
-        """Return id → allocations, of the whole pool or of *members*."""
+        """Return id → allocations, of the whole pool or of *members*, those out included."""
         return await reading.counts(self.connection, self.keys, members)
 
     async def size(self) -> int:
-        """Return the number of members; 0 when the pool is missing."""
+        """Return the number of members, those out included; 0 when the pool is missing."""
         return await reading.size(self.connection, self.keys)
 
     async def fingerprint(self) -> str | None:

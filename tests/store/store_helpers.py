@@ -8,6 +8,9 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from scrapy_smoothpool.health import FALL_BACK, LEAST, POOR, WINDOW
+from scrapy_smoothpool.store.verdicts import HealthRules
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
@@ -66,3 +69,23 @@ def model_pick(counts: dict[str, int], excluded: Iterable[str] = ()) -> str | No
     best = min(left, key=lambda m: (counts[m], m.encode()))
     counts[best] += 1
     return best
+
+
+def rules(
+    *,
+    eject_after: int = 3,
+    eject_time: float = 30.0,
+    eject_time_max: float = 1_800.0,
+    max_percent: int = 50,
+) -> HealthRules:
+    """Return rules in seconds, with the constants that the package uses."""
+    return HealthRules(
+        eject_after=eject_after,
+        eject_time=eject_time,
+        eject_time_max=eject_time_max,
+        max_percent=max_percent,
+        window=WINDOW,
+        least=LEAST,
+        poor=POOR,
+        fall_back=FALL_BACK,
+    )

@@ -9,6 +9,11 @@ from scrapy_smoothpool.store.keys import Keys
 def test_key_names_are_literally_these() -> None:
     keys = Keys()
     assert keys.allocations == "smoothpool:{default}:allocations"
+    assert keys.benched == "smoothpool:{default}:benched"
+    assert keys.health == "smoothpool:{default}:health"
+    assert keys.wakes == "smoothpool:{default}:wakes"
+    assert keys.ejections == "smoothpool:{default}:ejections"
+    assert keys.epoch == "smoothpool:{default}:epoch"
     assert keys.members == "smoothpool:{default}:members"
     assert keys.fingerprint == "smoothpool:{default}:fingerprint"
     assert keys.parked == "smoothpool:{default}:parked"
@@ -20,6 +25,9 @@ def test_key_names_are_literally_these() -> None:
         "smoothpool:{default}:staging:ab:allocations",
         "smoothpool:{default}:staging:ab:members",
         "smoothpool:{default}:staging:ab:copied",
+        "smoothpool:{default}:staging:ab:benched",
+        "smoothpool:{default}:staging:ab:wakes",
+        "smoothpool:{default}:staging:ab:ejections",
     )
     assert Keys("acme", "shop").allocations == "acme:{shop}:allocations"
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import fingerprint, model_pick, named, run
+from store_helpers import fingerprint, model_pick, named, rules, run
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool.store.connection import RedisConnection
 from scrapy_smoothpool.store.keys import Keys
 from scrapy_smoothpool.store.scripts import SCRIPTS
 from scrapy_smoothpool.store.shared_pool import SharedPool
+from scrapy_smoothpool.store.verdicts import Happened, Judged, Kind, MemberOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,6 +215,16 @@ def test_reply_options_of_the_url_change_nothing(
         assert (await pool.counts())["p00002"] == 1
         assert await pool.raise_to_minimum("p00001") == 0
         assert await pool.fingerprint() == fingerprint(members)
+        assert await pool.size() == 5
+        failure = Happened("p00000", 0, Kind.FAILED, "banned")
+        judgement = await pool.report_outcomes(rules(eject_after=1), [failure])
+        assert judgement == (1, 1, 5, [Judged(False, "ejected", 1, 30.0)])
+        await pool.connection.call(lambda c: c.zadd(pool.keys.wakes, {"p00000": 1}))
+        assert await pool.out() == {"p00000": MemberOut("ejected", "banned", 0.0)}
+        probes = await pool.take_probe(100.0)
+        assert probes == (1, {"p00000": "banned"}, 100.0, ["p00000"], 1, True)
+        assert (await pool.records(members))["p00000"].state == "probing"
+        assert (await pool.counts())["p00000"] == 1
         assert await pool.size() == 5
 
     run(main())

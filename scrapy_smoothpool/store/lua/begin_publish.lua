@@ -1,10 +1,11 @@
 -- First step of publishing a list: is there anything to do, and may I do it?
 --
--- KEYS[1]  sorted set, id -> allocations: the live pool
--- KEYS[2]  hash, id -> line: the live pool's lines
--- KEYS[3]  string, fingerprint of the live list
--- KEYS[4]  sorted set, what an earlier swap left to be settled
--- KEYS[5]  string, token of the one worker that is publishing now
+-- KEYS[1]  sorted set, id -> allocations: the members in rotation
+-- KEYS[2]  sorted set, id -> allocations: the members that are out
+-- KEYS[3]  hash, id -> line: the live pool's lines
+-- KEYS[4]  string, fingerprint of the live list
+-- KEYS[5]  sorted set, what an earlier swap left to be settled
+-- KEYS[6]  string, token of the one worker that is publishing now
 -- ARGV[1]  string, fingerprint of the list to publish
 -- ARGV[2]  string, token of this worker's attempt
 -- ARGV[3]  integer, ms for which the right to publish is lent
@@ -14,16 +15,18 @@
 --          'publish'  yours to do: settle, stage, swap in, settle
 -- Cost     O(1)
 --
--- The live list counts as missing, whatever its fingerprint says, when its counts
--- or its lines are gone (evicted, deleted by hand).
-local whole = redis.call('GET', KEYS[3]) == ARGV[1]
-    and redis.call('ZCARD', KEYS[1]) > 0
-    and redis.call('HLEN', KEYS[2]) > 0
-if whole and redis.call('ZCARD', KEYS[4]) == 0 then
+-- The live list counts as missing, whatever its fingerprint says, when its lines are
+-- gone or more of them are there than members in rotation and out (a key was evicted,
+-- or deleted by hand).
+local lines = redis.call('HLEN', KEYS[3])
+local whole = redis.call('GET', KEYS[4]) == ARGV[1]
+    and lines > 0
+    and redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= lines
+if whole and redis.call('ZCARD', KEYS[5]) == 0 then
     return 'same'
 end
-if not redis.call('SET', KEYS[5], ARGV[2], 'NX', 'PX', ARGV[3])
-    and redis.call('GET', KEYS[5]) ~= ARGV[2] -- a retried call has it already
+if not redis.call('SET', KEYS[6], ARGV[2], 'NX', 'PX', ARGV[3])
+    and redis.call('GET', KEYS[6]) ~= ARGV[2] -- a retried call has it already
 then
     -- Whoever holds it is settling, or about to replace the list: either way
     -- there is nothing to add to a list that is live.

@@ -1,46 +1,137 @@
 -- Third step of publishing: the staged list becomes the live one, at once.
 --
--- KEYS[1]  sorted set, id -> allocations: the live pool
+-- Who is out at this moment stays out if the new list has it, with count, record and
+-- time to wake; else it leaves the bench, and its count is parked like that of others
+-- who left. Should nobody be in rotation then, the one that would have come back first
+-- does so, candidates excepted.
+--
+-- KEYS[1]  sorted set, id -> allocations: the members in rotation
 -- KEYS[2]  hash, id -> line: the live pool's lines
 -- KEYS[3]  string, fingerprint of the live list
 -- KEYS[4]  sorted set, id -> allocations: the former pool, to be settled
 -- KEYS[5]  hash, id -> live count copied while staging, to settle by
 -- KEYS[6]  string, token of the publishing worker
--- KEYS[7]  sorted set, staging: id -> allocations
--- KEYS[8]  hash, staging: id -> line
--- KEYS[9]  hash, staging: id -> live count that was copied
+-- KEYS[7]  sorted set, id -> allocations: the members that are out
+-- KEYS[8]  sorted set, id -> server time of the next step, ms
+-- KEYS[9]  sorted set, id -> epoch of the ejection
+-- KEYS[10] hash, id -> record, as in report_outcomes.lua
+-- KEYS[11] sorted set, staging: id -> allocations
+-- KEYS[12] hash, staging: id -> line
+-- KEYS[13] hash, staging: id -> live count that was copied
+-- KEYS[14] sorted set, staging: id -> allocations of candidates; becomes KEYS[7]
+-- KEYS[15] sorted set, staging: id -> when a candidate is due; becomes KEYS[8]
+-- KEYS[16] sorted set, staging: id -> epoch of a candidate; becomes KEYS[9]
 -- ARGV[1]  string, token of this worker's attempt
 -- ARGV[2]  string, fingerprint of the staged list
 -- ARGV[3]  integer, members of the staged list
--- Returns  {former size, members kept, former fingerprint or ''}; or nil, nothing
---          having changed, when the right to publish has passed to another worker,
---          the staging keys are gone, or an earlier swap is not settled
--- Cost     O(1): renames; the former lines are freed in the background
-local size = tonumber(ARGV[3])
+-- ARGV[4]  integer, members to move with one command (1,000)
+-- Returns  {former size, members kept, former fingerprint or '', id let back in or ''};
+--          or nil, nothing having changed, when the right to publish has passed to another
+--          worker, the staging keys are gone, or an earlier swap is not settled
+-- Cost     O(members out before × log n), measured 12 us for each on a busy machine;
+--          otherwise renames, and what is dropped is freed in the background
+local size, step = tonumber(ARGV[3]), tonumber(ARGV[4])
 if redis.call('GET', KEYS[6]) ~= ARGV[1]
-    or redis.call('ZCARD', KEYS[7]) ~= size
-    or redis.call('HLEN', KEYS[8]) ~= size
+    or redis.call('ZCARD', KEYS[11]) + redis.call('ZCARD', KEYS[14]) ~= size
+    or redis.call('HLEN', KEYS[12]) ~= size
     or redis.call('ZCARD', KEYS[4]) > 0
 then
     return false
 end
-local former_size = redis.call('ZCARD', KEYS[1])
-local kept = redis.call('HLEN', KEYS[9])
+local former_size = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[7])
+local kept = redis.call('HLEN', KEYS[13])
 local former = redis.call('GET', KEYS[3]) or ''
 
-redis.call('UNLINK', KEYS[2], KEYS[5])
-if former_size > 0 then
-    redis.call('RENAME', KEYS[1], KEYS[4])
-    if kept > 0 then
-        redis.call('RENAME', KEYS[9], KEYS[5])
-        redis.call('PERSIST', KEYS[5])
+local function rename(from, to)
+    redis.call('UNLINK', to)
+    if redis.call('EXISTS', from) == 1 then
+        redis.call('RENAME', from, to)
+        redis.call('PERSIST', to)
     end
-else
-    redis.call('UNLINK', KEYS[9])
 end
-redis.call('RENAME', KEYS[7], KEYS[1])
-redis.call('PERSIST', KEYS[1])
-redis.call('RENAME', KEYS[8], KEYS[2])
-redis.call('PERSIST', KEYS[2])
+
+local function add(list, score, id)
+    list[#list + 1] = score
+    list[#list + 1] = id
+end
+
+local function zadd(key, list)
+    if #list > 0 then
+        redis.call('ZADD', key, unpack(list))
+    end
+end
+
+rename(KEYS[1], KEYS[4])
+local out, records, first = redis.call('ZRANGE', KEYS[8], 0, -1, 'WITHSCORES'), {}, nil
+for from = 1, #out, 2 * step do
+    local ids, stay, gone = {}, {}, {}
+    local former_counts, counts, wakes, epochs = {}, {}, {}, {}
+    for i = from, math.min(from + 2 * step, #out + 1) - 1, 2 do
+        ids[#ids + 1] = out[i]
+    end
+    local benched = redis.call('ZMSCORE', KEYS[7], unpack(ids))
+    local ejected = redis.call('ZMSCORE', KEYS[9], unpack(ids))
+    local packed = redis.call('HMGET', KEYS[10], unpack(ids))
+    local staged = redis.call('ZMSCORE', KEYS[11], unpack(ids))
+    for i, id in ipairs(ids) do
+        if benched[i] then
+            add(former_counts, benched[i], id)
+        end
+        if staged[i] then
+            stay[#stay + 1] = id
+            add(counts, staged[i], id)
+            add(wakes, out[from + 2 * i - 1], id)
+            add(epochs, ejected[i] or 0, id)
+            if packed[i] then
+                add(records, id, packed[i])
+                first = first or not string.find(packed[i], ' unchecked$') and id
+            end
+        else
+            gone[#gone + 1] = id
+        end
+    end
+    zadd(KEYS[4], former_counts)
+    zadd(KEYS[14], counts)
+    zadd(KEYS[15], wakes)
+    zadd(KEYS[16], epochs)
+    if #stay > 0 then
+        redis.call('ZREM', KEYS[11], unpack(stay))
+    end
+    if #gone > 0 then
+        redis.call('HDEL', KEYS[10], unpack(gone))
+    end
+end
+if redis.call('HLEN', KEYS[10]) > former_size then
+    -- Some belong to nobody, a key having been lost: keep what matters most.
+    redis.call('UNLINK', KEYS[10])
+    for from = 1, #records, 2 * step do
+        redis.call('HSET', KEYS[10], unpack(records, from, math.min(from + 2 * step - 1, #records)))
+    end
+end
+
+rename(KEYS[11], KEYS[1])
+rename(KEYS[12], KEYS[2])
+for i = 7, 9 do
+    rename(KEYS[i + 7], KEYS[i])
+end
+if former_size > 0 then
+    rename(KEYS[13], KEYS[5])
+else
+    redis.call('UNLINK', KEYS[5], KEYS[13])
+end
 redis.call('SET', KEYS[3], ARGV[2])
-return {former_size, kept, former}
+
+local let_in = redis.call('ZCARD', KEYS[1]) == 0 and first or ''
+if let_in ~= '' then
+    redis.call('ZADD', KEYS[1], redis.call('ZSCORE', KEYS[7], let_in), let_in)
+    for i = 7, 9 do
+        redis.call('ZREM', KEYS[i], let_in)
+    end
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local record = redis.call('HGET', KEYS[10], let_in)
+    local epoch, doublings, reason = string.match(record, '^%l+ (%d+) %d+ [01-]+ (%d+) %d+ (.*)$')
+    record = string.format('active %s 0 0 %s %.0f %s', epoch or 0, doublings or 0, now, reason or '-')
+    redis.call('HSET', KEYS[10], let_in, record)
+end
+return {former_size, kept, former, let_in}

@@ -1,0 +1,194 @@
+-- Judges up to 1,000 outcomes, in their order: who is put out, who comes back.
+--
+-- The same state machine as health.py, step for step, by the server's clock. A member
+-- that is put out moves from the rotation to the bench, where no pick finds it; one
+-- whose probe got through moves back with max(own count, the least in rotation).
+--
+-- KEYS[1]  sorted set, id -> allocations: the members in rotation
+-- KEYS[2]  sorted set, id -> allocations: the members that are out
+-- KEYS[3]  hash, id -> record: state epoch consecutive history doublings active_since reason
+-- KEYS[4]  sorted set, id -> server time of the next step, ms
+-- KEYS[5]  sorted set, id -> epoch of the ejection
+-- KEYS[6]  string, the clock of ejections
+-- ARGV[1]  integer, failures in a row that put a member out, 0 for never
+-- ARGV[2]  integer, ms of the first ejection
+-- ARGV[3]  integer, ms of the longest
+-- ARGV[4]  integer, percent of the members that uncertain failures may put out
+-- ARGV[5]  integer, outcomes that are remembered of each member
+-- ARGV[6]  integer, outcomes needed before their share of failures counts
+-- ARGV[7]  integer, percent of failures among them that puts a member out
+-- ARGV[8]  integer, multiple of the first ejection in which one doubling is forgiven
+-- ARGV[9…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
+--          reason, factor by which an ejection is drawn out
+-- Returns  {epoch now, members out, members, and of each outcome: state after it or ''
+--          when it is no member, 1 if it came too late to count, failures in a row, ms
+--          of the ejection or -1, 1 if it was spared, 1 if it came back}
+-- Cost     O(outcomes + (ejections and returns) × log n)
+--
+-- What does not fit together is taken for the safer: whoever is on the bench is out,
+-- whatever its record says; without a record nothing is known of a member. The clock
+-- of ejections is never behind an epoch that somebody has seen, so that a new one,
+-- should the key be lost, makes no outcome too old for good.
+local rules = {}
+for i = 1, 8 do
+    rules[i] = tonumber(ARGV[i])
+end
+local eject_after, eject_time, eject_time_max, max_percent = unpack(rules, 1, 4)
+local window, least, poor, fall_back = unpack(rules, 5, 8)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local stored = tonumber(redis.call('GET', KEYS[6]))
+local epoch = stored or tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]) or 0
+local out = redis.call('ZCARD', KEYS[2])
+local members = redis.call('ZCARD', KEYS[1]) + out
+
+local ids, records = {}, {}
+for i = 9, #ARGV, 5 do
+    if not records[ARGV[i]] then
+        ids[#ids + 1] = ARGV[i]
+        records[ARGV[i]] = {id = ARGV[i]}
+    end
+end
+if #ids > 0 then
+    local live = redis.call('ZMSCORE', KEYS[1], unpack(ids))
+    local benched = redis.call('ZMSCORE', KEYS[2], unpack(ids))
+    local packed = redis.call('HMGET', KEYS[3], unpack(ids))
+    for i, id in ipairs(ids) do
+        local r = records[id]
+        local state, made, consecutive, history, doublings, since, reason =
+            string.match(packed[i] or '', '^(%l+) (%d+) (%d+) ([01-]+) (%d+) (%d+) (.*)$')
+        r.epoch, r.consecutive = tonumber(made or 0), tonumber(consecutive or 0)
+        r.history = history and history ~= '-' and history or ''
+        r.doublings, r.since = tonumber(doublings or 0), tonumber(since or 0)
+        r.reason = reason or benched[i] and 'unchecked' or '-'
+        if benched[i] then
+            r.count = benched[i]
+            r.state = state == 'probing' and state or 'ejected'
+        elseif live[i] then
+            r.count = live[i]
+            r.state = 'active'
+        else
+            records[id] = nil
+        end
+    end
+end
+
+local function note(r, failed)
+    r.history = string.sub(r.history .. (failed and '1' or '0'), -window)
+    r.consecutive = failed and r.consecutive + 1 or 0
+    r.changed = true
+end
+
+local function wake_at(r, when)
+    redis.call('ZADD', KEYS[4], string.format('%.0f', when), r.id)
+end
+
+local function is_poor(r)
+    local _, failures = string.gsub(r.history, '1', '')
+    return #r.history >= least and failures * 100 >= poor * #r.history
+end
+
+local function may_eject(certain)
+    if certain then
+        return out + 1 < members
+    end
+    return (out + 1) * 100 <= members * max_percent and members > 1
+end
+
+local function eject(r, reason, login, jitter)
+    if r.state == 'active' then
+        local forgiven = math.floor((now - r.since) / (fall_back * eject_time))
+        r.doublings = math.max(0, r.doublings - math.max(0, forgiven))
+        redis.call('ZREM', KEYS[1], r.id)
+        redis.call('ZADD', KEYS[2], r.count, r.id)
+        out = out + 1
+    end
+    local duration = math.min(eject_time * 2 ^ math.min(r.doublings, 64), eject_time_max)
+    duration = math.floor((login and eject_time_max or duration) * jitter)
+    epoch = epoch + 1
+    redis.call('ZADD', KEYS[5], epoch, r.id)
+    wake_at(r, now + duration)
+    if r.state == 'active' or r.reason ~= 'unchecked' then -- a candidate stays one until it passes
+        r.reason = reason
+    end
+    r.doublings, r.epoch, r.state = r.doublings + 1, epoch, 'ejected'
+    r.consecutive, r.history = 0, ''
+    return duration
+end
+
+local function failed(r, certain, reason, login, jitter)
+    note(r, true)
+    local consecutive = r.consecutive
+    if r.state == 'active' then
+        if eject_after == 0 or not (login or consecutive >= eject_after or is_poor(r)) then
+            return consecutive, -1, 0
+        elseif not may_eject(certain) then
+            return consecutive, -1, 1
+        end
+    end
+    return consecutive, eject(r, reason, login, jitter), 0
+end
+
+local function succeeded(r)
+    note(r, false)
+    if r.state == 'active' then
+        return 0
+    end
+    local lowest = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
+    local count = r.count
+    if lowest and lowest < math.huge and lowest > tonumber(count) then
+        count = lowest
+    end
+    redis.call('ZADD', KEYS[1], count, r.id)
+    redis.call('ZREM', KEYS[2], r.id)
+    redis.call('ZREM', KEYS[4], r.id)
+    redis.call('ZREM', KEYS[5], r.id)
+    r.state, r.since, r.count = 'active', now, count
+    out = out - 1
+    return 1
+end
+
+local reply = {0, 0, members}
+for i = 9, #ARGV, 5 do
+    local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
+    local reason, jitter = ARGV[i + 3], tonumber(ARGV[i + 4])
+    epoch = math.max(epoch, made, r and r.epoch or 0)
+    local stale = not r or r.state == 'ejected' or r.epoch > made
+    local probing = r and r.state == 'probing'
+    local consecutive, ejected_for, spared, restored = r and r.consecutive or 0, -1, 0, 0
+    if stale then -- luacheck: ignore 542
+        -- says nothing of the member as it is now
+    elseif kind == 'failed' or kind == 'faulty' or kind == 'login' then
+        consecutive, ejected_for, spared =
+            failed(r, kind ~= 'failed', reason, kind == 'login', jitter)
+    elseif kind == 'success' or probing and kind == 'passed' then
+        consecutive, restored = 0, succeeded(r)
+    elseif probing and (kind == 'unclear' or kind == 'unsent') then
+        r.state, r.changed = 'ejected', true
+        wake_at(r, kind == 'unclear' and now + eject_time or now)
+    end
+    reply[#reply + 1] = r and r.state or ''
+    reply[#reply + 1] = stale and 1 or 0
+    reply[#reply + 1] = consecutive
+    reply[#reply + 1] = ejected_for
+    reply[#reply + 1] = spared
+    reply[#reply + 1] = restored
+end
+
+local changed = {}
+for _, id in ipairs(ids) do
+    local r = records[id]
+    if r and r.changed then
+        changed[#changed + 1] = id
+        changed[#changed + 1] = string.format('%s %.0f %.0f %s %.0f %.0f %s', r.state, r.epoch,
+            r.consecutive, r.history == '' and '-' or r.history, r.doublings, r.since, r.reason)
+    end
+end
+if #changed > 0 then
+    redis.call('HSET', KEYS[3], unpack(changed))
+end
+if epoch ~= (stored or 0) then
+    redis.call('SET', KEYS[6], string.format('%.0f', epoch))
+end
+reply[1], reply[2] = epoch, out
+return reply
