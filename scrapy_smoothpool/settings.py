@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from .exceptions import SettingsError
 from .penalties import PenaltyRule
@@ -80,6 +81,9 @@ class Settings:
     start_count: int = 0
     outcome_policy: object = None
     stats_per_proxy: bool = False
+    admission: bool | str = False
+    admission_concurrency: int = 100
+    admission_timeout: float = 5.0
 
     @classmethod
     def from_scrapy(cls, settings: BaseSettings) -> Settings:
@@ -243,6 +247,27 @@ def _scale(name: str, value: object) -> int | None:
     return int(number)
 
 
+def _admission(name: str, value: object) -> bool | str:
+    accepted = "False, True, or the http(s) URL that checks are to fetch"
+    text = str(value).strip()
+    if "://" not in text:
+        try:
+            return _bool(name, value)
+        except SettingsError:
+            raise _refuse(name, value, accepted) from None
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        # A login, maybe: a proxy's URL put here by mistake has one.
+        raise SettingsError(f"{name} is a URL with an '@' before its path; accepted: {accepted}")
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not isinstance(value, str) or not usable or not text.isprintable() or " " in text:
+        raise _refuse(name, value, accepted)
+    return text
+
+
 def _as_is(name: str, value: T) -> T:
     return value
 
@@ -271,6 +296,9 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_START_COUNT": ("start_count", _integer(0)),
     "SMOOTHPOOL_OUTCOME_POLICY": ("outcome_policy", _as_is),
     "SMOOTHPOOL_STATS_PER_PROXY": ("stats_per_proxy", _bool),
+    "SMOOTHPOOL_ADMISSION": ("admission", _admission),
+    "SMOOTHPOOL_ADMISSION_CONCURRENCY": ("admission_concurrency", _integer(1)),
+    "SMOOTHPOOL_ADMISSION_TIMEOUT": ("admission_timeout", _seconds(zero=False)),
 }
 
 NAMES = (*_READERS, *NOT_YET)
