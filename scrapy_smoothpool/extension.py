@@ -20,10 +20,11 @@ from scrapy.exceptions import CloseSpider, NotConfigured
 from scrapy.utils.defer import deferred_from_coro
 
 from . import checks, signals, sources
-from . import meta as keys
 from . import stats as names
+from .admission import Admission, check_url
+from .checker import Checker
+from .evidence import Classifier
 from .exceptions import SettingsError, SmoothPoolError
-from .failures import describe, is_descriptor_exhaustion, is_login_fault, retry_after
 from .health import Health
 from .judge import Evidence, Judge, Report, Return
 from .local_judge import LocalJudge
@@ -32,6 +33,7 @@ from .policies import build_policy
 from .pool import Pool, State
 from .report import Summary, closing_table
 from .settings import OnEmpty, OnPanic, Scope, Settings
+from .shared_judge import SharedJudge, health_rules
 from .stats import Stats
 from .strategies.base import Strategy, StrategyOptions
 from .strategies.registry import find_strategy
@@ -82,11 +84,22 @@ class SmoothPoolExtension:
         assert crawler.stats is not None
         self.stats = Stats(crawler.stats)
         self.policy = build_policy(settings.outcome_policy, crawler)
+        self._checker: Checker | None = None
+        self.admission: Admission | None = None
+        self.classifier = Classifier(self.policy, self.stats)
         self.pool = self._build_pool()
+        if settings.admission:
+            self._checker = Checker(
+                crawler,
+                self.policy,
+                timeout=settings.admission_timeout,
+                concurrency=settings.admission_concurrency,
+            )
+            self.admission = Admission(
+                self.pool, self._checker.check, concurrency=settings.admission_concurrency
+            )
         self._ejections = Summary(logger, "ejections")
         self._panics = Summary(logger, "panics", most=1)
-        self._descriptors_told = False
-        self._policy_failed = False
         self._exhausted = False
         self._closing: object = None
         setattr(crawler, _ATTRIBUTE, self)
@@ -126,6 +139,7 @@ class SmoothPoolExtension:
                 max_fails=own.max_fails,
                 penalty=own.penalty,
                 weight_scale=own.weight_scale,
+                admission=bool(own.admission),
             )
         )
         if own.scope is Scope.SITE and not strategy.by_site:
@@ -165,14 +179,35 @@ class SmoothPoolExtension:
 
     def _build_judge(self, strategy: Strategy) -> Judge:
         own = self.settings
+        # The outcome of a probe comes within the download's time, and that of its slot.
+        probe_timeout = 30 + max(
+            2 * self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT"), own.admission_timeout
+        )
+        wait_in_panic = own.on_panic is OnPanic.WAIT
+        if strategy.verdicts is not None:
+            return SharedJudge(
+                strategy.verdicts,
+                health_rules(
+                    eject_after=own.eject_after,
+                    eject_time=own.eject_time,
+                    eject_time_max=own.eject_time_max,
+                    max_percent=own.eject_max_percent,
+                ),
+                probe_timeout=probe_timeout,
+                clock=time.monotonic,
+                jitter=_jitter,
+                wait_in_panic=wait_in_panic,
+                admission=bool(own.admission),
+                on_report=self._concluded,
+                on_return=self._returned,
+            )
         make_health = partial(
             Health,
             eject_after=own.eject_after,
             eject_time=own.eject_time,
             eject_time_max=own.eject_time_max,
             max_percent=own.eject_max_percent,
-            # The outcome of a probe comes within the download's time, and that of its slot.
-            probe_timeout=2 * self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT") + 30,
+            probe_timeout=probe_timeout,
             clock=time.monotonic,
             jitter=_jitter if strategy.shared else lambda: 1.0,
         )
@@ -181,7 +216,8 @@ class SmoothPoolExtension:
             make_health,
             time.monotonic,
             by_site=own.scope is Scope.SITE,
-            wait_in_panic=own.on_panic is OnPanic.WAIT,
+            wait_in_panic=wait_in_panic,
+            admission=bool(own.admission),
             on_return=self._returned,
         )
 
@@ -226,11 +262,25 @@ class SmoothPoolExtension:
 
     async def _spider_closed(self, spider: Spider) -> None:
         self._ejections.close()
+        if self.admission is not None and self._checker is not None:
+            await self.admission.stop()
+            await self._checker.close()
         if self.pool.state is State.OPEN:
+            await self.pool.refresh()
             views = self.pool.snapshot()
             self.stats.final(views, per_proxy=self.settings.stats_per_proxy)
             logger.info("Pool %s at close:\n%s", self.label, closing_table(views))
         await self.pool.close()
+
+    def admit(self, request: Request) -> bool:
+        """See to it that proxies are checked, by the first request's site unless one is set.
+
+        Returns whether some were not checked yet, so that an empty pool means little.
+        """
+        if self.admission is None:
+            return False
+        self.admission.start(check_url(self.settings.admission, request.url))
+        return self.admission.first_round
 
     # What the middleware reports
 
@@ -243,7 +293,7 @@ class SmoothPoolExtension:
         exception: BaseException | None = None,
     ) -> Outcome:
         """Classify the end of a download, book it on its proxy, and return the outcome."""
-        evidence = self._evidence(request, response, exception)
+        evidence = self.classifier.evidence(request, response, exception)
         outcome = evidence.outcome
         proxy_id, epoch = assigned
         result = self.pool.report(proxy_id, epoch, evidence)
@@ -260,6 +310,13 @@ class SmoothPoolExtension:
             self._follow(proxy_id, evidence, result)
         return outcome
 
+    def _concluded(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
+        """Take in what a shared pool decided, some time after the outcome."""
+        if evidence.check:
+            return  # the admission tells of its checks
+        self.pool.concluded(proxy_id, result)
+        self._follow(proxy_id, evidence, result)
+
     def _follow(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
         """Tell of what an outcome led to; a shared pool's verdicts come a little later."""
         if result.stale:
@@ -272,55 +329,6 @@ class SmoothPoolExtension:
             self._panicked(result.site)
         if result.ejected_for is not None:
             self._ejected(proxy_id, evidence, result)
-
-    def _evidence(
-        self, request: Request, response: Response | None, exception: BaseException | None
-    ) -> Evidence:
-        site = keys.site_of(request)
-        if response is None and exception is None:
-            return Evidence(Outcome.AMBIGUOUS, site, why="failure unheard of")
-        outcome = self._classify(request, response, exception)
-        if outcome is Outcome.SUCCESS:
-            return Evidence(outcome, site, answered=True)
-        if response is not None:
-            neutral = outcome is Outcome.NEUTRAL
-            rest = retry_after(response) if outcome.retry_elsewhere else None
-            return Evidence(
-                outcome,
-                site,
-                answered=neutral,
-                login=is_login_fault(response),
-                why=f"status {response.status}",
-                rest=rest,
-                turned_away=outcome is Outcome.BANNED,
-            )
-        assert exception is not None
-        if is_descriptor_exhaustion(exception):
-            self._descriptors_ran_out()
-        return Evidence(outcome, site, login=is_login_fault(exception), why=describe(exception))
-
-    def _classify(
-        self, request: Request, response: Response | None, exception: BaseException | None
-    ) -> Outcome:
-        try:
-            if response is not None:
-                return Outcome(self.policy.classify_response(request, response))
-            assert exception is not None
-            return Outcome(self.policy.classify_exception(request, exception))
-        except Exception:
-            self.stats.inc(names.POLICY_ERRORS)
-            # In full once; a policy that fails does so on every response.
-            logger.log(
-                logging.DEBUG if self._policy_failed else logging.ERROR,
-                "The outcome policy failed on %s, which is taken as neutral; it must return one "
-                "of %s (counted as %s from now on)",
-                request,
-                ", ".join(f"Outcome.{outcome.name}" for outcome in Outcome),
-                names.POLICY_ERRORS,
-                exc_info=not self._policy_failed,
-            )
-            self._policy_failed = True
-            return Outcome.NEUTRAL
 
     def _ejected(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
         self.stats.inc(names.EJECTIONS)
@@ -366,16 +374,11 @@ class SmoothPoolExtension:
             self.settings.on_panic.value,
         )
 
-    def _descriptors_ran_out(self) -> None:
-        if not self._descriptors_told:
-            self._descriptors_told = True
-            logger.warning(
-                "This process ran out of file descriptors, which is no proxy's fault: raise the "
-                "limit (ulimit -n), or lower CONCURRENT_REQUESTS; idle connections to many "
-                "proxies take one each"
-            )
-
     def _returned(self, back: Return) -> None:
+        if back.admitted:
+            self.stats.inc(names.ADMITTED)
+            logger.debug("Proxy %s is admitted: it passed its check", back.proxy_id)
+            return
         self.stats.inc(names.RESTORATIONS)
         logger.info(
             "Proxy %s may be used again%s: its probe got through", back.proxy_id, _on(back.site)

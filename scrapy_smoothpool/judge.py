@@ -29,6 +29,8 @@ class Evidence(NamedTuple):
     """Seconds for which the site asked not to be asked again (``Retry-After``)."""
     turned_away: bool = False
     """A response said that the site does not want this proxy; so the proxy carried it."""
+    check: bool = False
+    """It was a check, not a request: see :mod:`scrapy_smoothpool.admission`."""
 
 
 class Report(NamedTuple):

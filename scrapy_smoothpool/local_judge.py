@@ -302,7 +302,6 @@ class LocalJudge:
 
     def _failed(self, scope: _Scope, panic: Panic, proxy_id: str, evidence: Evidence) -> Report:
         outcome = evidence.outcome
-        checked = self._admission and scope.health.is_out(proxy_id)
         verdict = scope.health.failed(
             proxy_id,
             certain=outcome is Outcome.PROXY_ERROR,
@@ -310,7 +309,7 @@ class LocalJudge:
             login=evidence.login,
         )
         # A check that fails is no request that got nowhere.
-        began = not checked and panic.failure(spared=verdict.spared, size=self.eligible)
+        began = not evidence.check and panic.failure(spared=verdict.spared, size=self.eligible)
         if verdict.ejected_for is None:
             by = self._strategy.penalize(proxy_id, verdict.consecutive, scope.of_strategy)
             return Report(blamed=True, penalty=by, panic=began, site=scope.site)

@@ -111,9 +111,11 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         while self._pool.state is State.NEW and not self._waiting.closing:
             # Another component sent this from its own spider_opened handler.
             await self._waiting.hold(request)
+        checking = self._extension.admit(request)
         waiting = self._waiting
-        if waiting.dry is not None and not waiting.may_ask():
-            return await self._no_proxy(request, waiting.dry)
+        waits = self._settings.on_empty is OnEmpty.WAIT
+        if waiting.dry is not None and waits and not waiting.may_ask():
+            return await self._wait(request, waiting.dry)
         tries, site = keys.tries_of(request), keys.site_of(request)
         if still_before(tries.not_before):
             return await self._wait(request, "it is banned again and again", counts=False)
@@ -132,7 +134,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return await self._none_for(request, f"proxies rest on {site} (Retry-After)")
         if self._pool.only_there(site):
             return await self._none_for(request, self._why(site))
-        return await self._no_proxy(request, waiting.ran_dry(self._why(site)))
+        return await self._no_proxy(request, waiting.ran_dry(self._why(site)), checking)
 
     async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
         found = await self._pool.acquire(tries.proxies, site)
@@ -197,7 +199,10 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return f"those that are not out everywhere ({out} are) are out on {site}"
         return f"{out} proxies are out"
 
-    async def _no_proxy(self, request: Request, reason: str) -> Request:
+    async def _no_proxy(self, request: Request, reason: str, checking: bool = False) -> Request:
+        if checking:
+            # Not empty, but not known yet: whatever is to become of an empty pool can wait.
+            return await self._wait(request, f"{reason}, and not all of them are checked yet")
         self._extension.exhausted(reason)
         return await self._none_for(request, reason)
 

@@ -317,7 +317,8 @@ class Pool:
         if evidence.answered:
             self._comparison.answered(evidence.site, proxy_id)
         elif outcome is Outcome.AMBIGUOUS:
-            blamed = self._comparison.failed(evidence.site, proxy_id)
+            probing = self.judge.is_probing(proxy_id, epoch, sequence)
+            blamed = self._comparison.failed(evidence.site, proxy_id, probing=probing)
         member = self._members.get(proxy_id)
         if member is None:
             return Report(stale=True)
@@ -359,12 +360,10 @@ class Pool:
         member = self._members.get(proxy_id)
         if member is None:
             return
-        passed = evidence.answered
-        if not passed:
+        failed = not evidence.answered and evidence.outcome is not Outcome.NEUTRAL
+        if failed:
             member.last_fault = evidence.why
-        report = self.judge.report(proxy_id, epoch, evidence, not passed)
-        if report is not None:
-            self.concluded(proxy_id, report)
+        self.judge.report(proxy_id, epoch, evidence._replace(check=True), failed)
 
     async def refresh(self) -> None:
         """Bring :meth:`snapshot` up to date where other workers have a say."""

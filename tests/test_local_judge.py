@@ -260,6 +260,22 @@ async def test_penalties_of_a_ban_stay_on_its_site(clock):
     assert (await made.picks(B, 40)).count("a") == 10
 
 
+@in_loop
+async def test_a_probe_that_hangs_in_a_tunnel_is_blamed_where_others_fare_well(by_site, clock):
+    made = await by_site("abcd", by_site=False)
+    made.report("a", Outcome.PROXY_ERROR, A, 3)
+    for wait, others in ((60.0, Outcome.SUCCESS), (None, Outcome.AMBIGUOUS)):
+        clock.now += 30 if wait else 60
+        probe = await made.pool.acquire((), A)
+        assert probe.proxy_id == "a"
+        for _ in range(4):
+            for name in "bcd":
+                made.report(name, others, A)
+        hung = Evidence(Outcome.AMBIGUOUS, A, why="timeout")
+        report = made.pool.report(probe.proxy_id, probe.epoch, hung)
+        assert report.ejected_for == wait  # None: maybe it is the site; the probe is repeated
+
+
 # Candidates.
 
 

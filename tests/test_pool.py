@@ -125,6 +125,8 @@ class FakeStrategy:
     def forget(self, site: str) -> None:
         pass
 
+    verdicts = None
+
     async def restore(self, proxy_id: str, site: str | None = None, *, gently: bool = True) -> None:
         self.calls.append(("restore", proxy_id))
         self.out.discard(proxy_id)

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from ..penalties import PenaltyRule
 from ..proxy import Proxy
+from ..store.verdicts import VerdictStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class StrategyOptions:
     penalty: PenaltyRule = PenaltyRule.CONSECUTIVE
     weight_scale: int | None = None
     """None means "auto"."""
+    admission: bool = False
+    """Newcomers are candidates until they have passed a check."""
 
 
 class WeightView(NamedTuple):
@@ -111,6 +114,14 @@ class Strategy(Protocol):
 
     def forget(self, site: str) -> None:
         """Drop what is kept of a site."""
+
+    @property
+    def verdicts(self) -> VerdictStore | None:
+        """Where all workers share their verdicts; None to be judged in this process.
+
+        Where there is one, :meth:`eject` and :meth:`restore` are not called for
+        health's sake: the shared rotation leaves out who is out.
+        """
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Replace the list by difference and return the proxies the pool now consists of."""

@@ -148,6 +148,11 @@ class SmoothWRRStrategy:
             if proxy_id not in self._out and proxy_id not in sequence.out:
                 sequence.selector.enable(proxy_id, from_zero=gently)
 
+    @property
+    def verdicts(self) -> None:
+        """Return nothing: this process judges for itself."""
+        return None
+
     def weights(self) -> Mapping[str, WeightView]:
         """Return weight and effective weight (the mean over all sites), divided by the scale."""
         used = [s.selector.snapshot() for s in self._sequences.values()]

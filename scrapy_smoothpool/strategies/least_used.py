@@ -7,8 +7,7 @@ What the count is not: it includes requests that failed later, is never lowered,
 and says nothing of latency, success or work in flight. A sole eligible member
 may be picked again and again.
 
-Ejections are this worker's own here: ejected members are skipped by exclusion,
-other workers go on using them until they have seen for themselves.
+Who is put out leaves the set for as long, for all workers (``shared_judge.py``).
 
 Weakness: all proxies count alike, so unequal weights are refused.
 """
@@ -26,6 +25,7 @@ from ..store.connection import RedisConnection, ping_once
 from ..store.keys import Keys
 from ..store.shared_pool import SharedPool
 from ..store.url import parse_url
+from ..store.verdicts import Happened, HealthRules, Judgement, MemberOut, Probes, VerdictStore
 from .base import StrategyOptions, WeightView
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,10 @@ class LeastUsedStrategy:
     async def _publish(self) -> None:
         assert self._list is not None
         result = await self._pool.publish(
-            self._list, fingerprint(self._list), self._options.start_count
+            self._list,
+            fingerprint(self._list),
+            self._options.start_count,
+            candidates=self._options.admission,
         )
         if result.replaced:
             logger.warning(
@@ -188,6 +191,38 @@ class LeastUsedStrategy:
 
     def forget(self, site: str) -> None:
         """Keep nothing by site."""
+
+    @property
+    def verdicts(self) -> VerdictStore:
+        """Return the health of the pool in Redis."""
+        return self
+
+    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
+        """Judge outcomes for all workers."""
+        return await self._pool.report_outcomes(rules, outcomes)
+
+    async def take_probe(
+        self,
+        probe_timeout: float,
+        since_epoch: int = 0,
+        wanted: int = 1,
+        excluded: Collection[str] = (),
+    ) -> Probes:
+        """Lease members that are due; publish the list again where members got lost."""
+        found = await self._pool.take_probe(probe_timeout, since_epoch, wanted, excluded)
+        # Where members or lines got lost. That another worker replaced the list is no reason to
+        # bring ours back.
+        if (
+            not found.whole
+            and self._list is not None
+            and await self._pool.fingerprint() in (None, fingerprint(self._list))
+        ):
+            await self._publish()
+        return found
+
+    async def out(self) -> dict[str, MemberOut]:
+        """Return all members that are out, for all workers."""
+        return await self._pool.out()
 
     def weights(self) -> Mapping[str, WeightView]:
         """Return equal weights for all known members."""

@@ -1,0 +1,351 @@
+"""The judge of a shared pool: tells Redis what happened and does what Redis decided.
+
+All workers of the pool share one verdict, by the server's clock. The plain pick
+asks nobody: who is out is not in the rotation it picks from. Beside it,
+
+* outcomes are delivered in batches by a task of their own, so that no request
+  waits for its outcome to be judged; what follows from them is told when the
+  reply is there;
+* about once a second, and when a proxy is due, one request asks whether there is
+  something to probe. A probe is leased to one worker.
+
+Outcomes that Redis cannot take now are kept (a bounded number of them) and
+delivered later; they carry the epoch in which their proxy was assigned, so late
+ones change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from .exceptions import StoreError, StoreUnavailable
+from .health import CANDIDATE, FALL_BACK, LEAST, POOR, WINDOW
+from .judge import Evidence, Report, Return, Standing
+from .outcome import Outcome
+from .panic import Panic
+from .store.verdicts import Happened, HealthRules, Judged, Kind, Probes, VerdictStore
+
+logger = logging.getLogger(__name__)
+
+LOOK = 1.0
+"""Seconds between two looks at what others decided and who is due."""
+MOST = 500
+"""Outcomes in one delivery."""
+KEPT = 10_000
+"""Outcomes kept while Redis does not answer; the oldest go first."""
+PAUSE = 0.5
+"""Seconds between two tries to deliver."""
+FAREWELL = 2.0
+"""Seconds in which the last outcomes must be delivered."""
+
+
+def health_rules(
+    *, eject_after: int, eject_time: float, eject_time_max: float, max_percent: int
+) -> HealthRules:
+    """Return the rules of :class:`~scrapy_smoothpool.health.Health` for Redis; times in s."""
+    return HealthRules(
+        eject_after,
+        eject_time,
+        eject_time_max,
+        max_percent,
+        window=WINDOW,
+        least=LEAST,
+        poor=POOR,
+        fall_back=FALL_BACK,
+    )
+
+
+class _Waiting(NamedTuple):
+    """An outcome to be delivered, and what to tell of it."""
+
+    happened: Happened
+    evidence: Evidence
+    blamed: bool
+
+
+class SharedJudge:
+    """Judges by what all workers of the pool have seen.
+
+    :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
+    :param clock: seconds, monotonic; for this worker's own pauses only.
+    :param jitter: factor by which an ejection is drawn out; 1 or more.
+    :param admission: checks probe, not requests.
+    :param on_report: called with what an outcome led to, some time after it.
+    :param on_return: called when this worker's probe brought a proxy back.
+    """
+
+    by_site = False
+
+    def __init__(
+        self,
+        store: VerdictStore,
+        rules: HealthRules,
+        *,
+        probe_timeout: float,
+        clock: Callable[[], float],
+        jitter: Callable[[], float] = lambda: 1.0,
+        wait_in_panic: bool = False,
+        admission: bool = False,
+        on_report: Callable[[str, Evidence, Report], object] = lambda *_: None,
+        on_return: Callable[[Return], object] = lambda back: None,
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._probe_timeout = probe_timeout
+        self._clock = clock
+        self._jitter = jitter
+        self._wait_in_panic = wait_in_panic
+        self._admission = admission
+        self._on_report = on_report
+        self._on_return = on_return
+        self._panic = Panic(clock)
+        self._eligible: set[str] = set()
+        self._total = 0
+        self._out_count = 0
+        self.epoch = 0
+        # Up to which epoch this worker knows who was put out, and when each was.
+        self._known_until = 0
+        self._put_out: dict[str, int] = {}
+        self._out: dict[str, str] = {}  # id → reason, as far as this worker knows
+        self._consecutive: dict[str, int] = {}
+        self._probing: dict[str, int] = {}  # leased to this worker, id → epoch
+        self._next_look = 0.0
+        self._queue: deque[_Waiting] = deque(maxlen=KEPT)
+        self._delivering: asyncio.Task[None] | None = None
+        self._order = asyncio.Lock()  # of deliveries
+        self._closing = False
+        self._told = False
+
+    @property
+    def out(self) -> int:
+        """Number of proxies that are out, by the last reply."""
+        return self._out_count
+
+    @property
+    def eligible(self) -> int:
+        """Number of proxies in the pool, by the last reply."""
+        return self._total or len(self._eligible)
+
+    # The list
+
+    async def open(self) -> None:
+        """See at once who is out: a worker that joins knows what all know."""
+        self._learn(await self._store.take_probe(self._probe_timeout, 0, 0))
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Read who is out now."""
+        await self._deliver()
+        with suppress(StoreError):
+            self._out = {name: member.reason for name, member in (await self._store.out()).items()}
+            self._out_count = len(self._out)
+
+    def set_members(self, eligible: Mapping[str, bool]) -> None:
+        """Take the list; what was known of others is forgotten."""
+        self._eligible = {name for name, takes_part in eligible.items() if takes_part}
+        self._total = 0
+        known: dict[str, int] | dict[str, str]
+        for known in (self._put_out, self._out, self._consecutive, self._probing):
+            for gone in known.keys() - eligible.keys():
+                del known[gone]
+
+    def add(self, proxy_id: str, *, eligible: bool) -> None:
+        """Take in one more."""
+        if eligible:
+            self._eligible.add(proxy_id)
+
+    # Before a request
+
+    def may_pick(self, site: str) -> bool:
+        """Say whether a request may be tried now."""
+        return not self._panic.on or self._panic.may_pick(self._wait_in_panic)
+
+    def panicking(self, site: str) -> bool:
+        """Say whether hardly anything gets through."""
+        return self._panic.on
+
+    def probe(self, exclude: Collection[str], site: str) -> Awaitable[str | None] | None:
+        """Look, once in a while, whether this request has to probe a proxy."""
+        if self._admission or self._clock() < self._next_look:
+            return None
+        self._next_look = self._clock() + LOOK  # this one asks; the others pick meanwhile
+        return self._probe(exclude)
+
+    async def _probe(self, exclude: Collection[str]) -> str | None:
+        found = await self._take(1, exclude)
+        return found[0] if found else None
+
+    async def take_probes(self, most: int) -> Sequence[str]:
+        """Lease up to *most* proxies that are due."""
+        return await self._take(most, ())
+
+    async def _take(self, most: int, exclude: Collection[str]) -> list[str]:
+        probes = await self._store.take_probe(self._probe_timeout, self._known_until, most, exclude)
+        self._learn(probes)
+        for name, reason in probes.leased.items():
+            self._probing[name] = probes.epoch
+            self._out[name] = reason
+        if probes.leased:
+            self._next_look = self._clock()  # there may be more of them
+        elif probes.next_wake is not None:
+            self._next_look = min(self._next_look, self._clock() + probes.next_wake)
+        return list(probes.leased)
+
+    def _learn(self, probes: Probes) -> None:
+        self.epoch = max(self.epoch, probes.epoch)
+        for name in probes.put_out:
+            self._put_out[name] = probes.complete_until
+            self._out.setdefault(name, "")
+        self._known_until = probes.complete_until
+
+    def is_out(self, proxy_id: str, site: str) -> bool:
+        """Trust the rotation: who was picked from it was in it."""
+        self._out.pop(proxy_id, None)  # another worker's probe brought it back
+        return False
+
+    def is_current(self, proxy_id: str, epoch: int, site: str) -> bool:
+        """Say whether a proxy has not been put out since *epoch*, as far as is known here."""
+        if proxy_id in self._probing:
+            return self._probing[proxy_id] <= epoch
+        return self._put_out.get(proxy_id, 0) <= epoch
+
+    def is_probing(self, proxy_id: str, epoch: int, site: str) -> bool:
+        """Say whether an assignment of *epoch* is this worker's probe."""
+        return self._probing.get(proxy_id, epoch + 1) <= epoch
+
+    def unsent(self, proxy_id: str, site: str) -> None:
+        """Give the lease back: the next request, here or elsewhere, probes."""
+        epoch = self._probing.pop(proxy_id)
+        happened = Happened(proxy_id, epoch, Kind.UNSENT)
+        self._tell(_Waiting(happened, Evidence(Outcome.NEUTRAL), blamed=False))
+        self._next_look = self._clock()
+
+    # After it
+
+    def report(self, proxy_id: str, epoch: int, evidence: Evidence, blamed: bool) -> Report | None:
+        """Pass an outcome on; None, since what follows is told when Redis has answered."""
+        kind = self._kind(proxy_id, epoch, evidence, blamed)
+        if kind is None:
+            return Report()  # it says nothing of the proxy
+        if kind is Kind.SUCCESS and not evidence.check:
+            self._panic.success()
+        if self.is_probing(proxy_id, epoch, ""):
+            del self._probing[proxy_id]
+        reason = evidence.outcome.value
+        happened = Happened(proxy_id, epoch, kind, reason, self._jitter())
+        self._tell(_Waiting(happened, evidence, blamed))
+        return None
+
+    def _kind(self, proxy_id: str, epoch: int, evidence: Evidence, blamed: bool) -> Kind | None:
+        if blamed:
+            if evidence.login:
+                return Kind.LOGIN
+            certain = evidence.outcome is Outcome.PROXY_ERROR
+            return Kind.FAULTY if certain else Kind.FAILED
+        if evidence.outcome is Outcome.SUCCESS:
+            return Kind.SUCCESS
+        if not self.is_probing(proxy_id, epoch, ""):
+            return None
+        return Kind.PASSED if evidence.answered else Kind.UNCLEAR
+
+    def _tell(self, waiting: _Waiting) -> None:
+        self._queue.append(waiting)
+        if self._delivering is None and not self._closing:
+            self._delivering = asyncio.get_running_loop().create_task(self._keep_delivering())
+
+    async def _keep_delivering(self) -> None:
+        try:
+            delivered = await self._deliver()
+            while not delivered:
+                await asyncio.sleep(PAUSE)
+                delivered = await self._deliver()
+        finally:
+            self._delivering = None
+
+    async def _deliver(self) -> bool:
+        """Deliver all that waits; False if Redis did not answer, and the rest is kept."""
+        async with self._order:
+            return await self._deliver_in_order()
+
+    async def _deliver_in_order(self) -> bool:
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+            try:
+                judgement = await self._store.report_outcomes(
+                    self._rules, [waiting.happened for waiting in batch]
+                )
+            except StoreUnavailable:
+                room = KEPT - len(self._queue)
+                self._queue.extendleft(reversed(batch[-room:] if room else []))
+                return False
+            except StoreError as error:
+                # A person has to mend that; keeping outcomes for it would only age them.
+                if not self._told:
+                    logger.error("Outcomes cannot be shared with the other workers: %s", error)
+                self._told = True
+                continue
+            except asyncio.CancelledError:
+                self._queue.extendleft(reversed(batch))
+                raise
+            self._told = False
+            self.epoch = max(self.epoch, judgement.epoch)
+            self._out_count, self._total = judgement.out, judgement.members
+            for waiting, judged in zip(batch, judgement.outcomes, strict=True):
+                self._conclude(waiting, judged)
+        return True
+
+    def _conclude(self, waiting: _Waiting, judged: Judged) -> None:
+        """Do what Redis decided."""
+        proxy_id = waiting.happened.proxy_id
+        if judged.stale:
+            self._on_report(proxy_id, waiting.evidence, Report(stale=True))
+            return
+        if judged.consecutive and judged.ejected_for is None:
+            self._consecutive[proxy_id] = judged.consecutive
+        else:
+            self._consecutive.pop(proxy_id, None)
+        if judged.restored:
+            admitted = self._out.pop(proxy_id, "") == CANDIDATE
+            self._on_return(Return(proxy_id, admitted=admitted))
+        if judged.ejected_for is not None:
+            if self._out.get(proxy_id) != CANDIDATE:
+                self._out[proxy_id] = waiting.happened.reason
+            self._put_out[proxy_id] = self.epoch
+        began = False
+        if waiting.blamed and not waiting.evidence.check:
+            began = self._panic.failure(spared=judged.spared, size=self.eligible)
+        self._on_report(
+            proxy_id,
+            waiting.evidence,
+            Report(
+                blamed=waiting.blamed,
+                ejected_for=judged.ejected_for,
+                consecutive=judged.consecutive,
+                panic=began,
+            ),
+        )
+
+    def standing(self, proxy_id: str) -> Standing:
+        """Return a proxy's health, as far as it is known here."""
+        reason = self._out.get(proxy_id)
+        count = self._consecutive.get(proxy_id, 0)
+        return Standing(reason is not None, reason or "", count)
+
+    async def close(self) -> None:
+        """Deliver the last outcomes, for a moment at most, and give leases back."""
+        for name, epoch in self._probing.items():
+            happened = Happened(name, epoch, Kind.UNSENT)
+            self._queue.append(_Waiting(happened, Evidence(Outcome.NEUTRAL), blamed=False))
+        self._probing.clear()
+        self._closing = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._deliver(), FAREWELL)
+        if self._delivering is not None:
+            self._delivering.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._delivering

@@ -1,0 +1,355 @@
+"""Do all workers of a shared pool agree on who is out, and who probes?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import count
+from math import ceil
+from typing import Any
+
+import pytest
+
+from farm.redis_server import RedisServer
+from scrapy_smoothpool import shared_judge
+from scrapy_smoothpool.exceptions import StoreUnavailable
+from scrapy_smoothpool.judge import Evidence, Report, Return
+from scrapy_smoothpool.outcome import Outcome
+from scrapy_smoothpool.pool import Pool
+from scrapy_smoothpool.proxy import Proxy
+from scrapy_smoothpool.shared_judge import SharedJudge, health_rules
+from scrapy_smoothpool.strategies.base import StrategyOptions
+from scrapy_smoothpool.strategies.least_used import LeastUsedStrategy
+from store.store_helpers import in_loop, run, stop_loop
+
+SITE = "a.test"
+_numbers = count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop():
+    yield
+    stop_loop()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with RedisServer() as server:
+        yield server
+
+
+class Worker:
+    """One worker's pool. Its own clock stands still; Redis has its own."""
+
+    def __init__(self, server: RedisServer, pool: str, names: str | None, **options: Any) -> None:
+        self.now = 0.0
+        self.reports: list[tuple[str, Report]] = []
+        self.back: list[Return] = []
+        rules: dict[str, Any] = {"eject_after": 3, "eject_time": 60.0, "eject_time_max": 600.0}
+        rules |= {name: options.pop(name) for name in list(options) if name in rules}
+        self.strategy = LeastUsedStrategy(
+            StrategyOptions(
+                pool=pool, redis_url=server.url, admission=options.get("admission", False)
+            )
+        )
+        self.judge = SharedJudge(
+            self.strategy.verdicts,
+            health_rules(max_percent=50, **rules),
+            probe_timeout=10.0,
+            clock=lambda: self.now,
+            on_report=self._report,
+            on_return=self.back.append,
+            **options,
+        )
+        listed = names and [Proxy("http", f"{n}.example", 8080, None, None, 1, n) for n in names]
+        self.pool = Pool("test", self.strategy, self.judge, listed or None)
+
+    def _report(self, proxy_id: str, evidence: Evidence, report: Report) -> None:
+        self.pool.concluded(proxy_id, report)
+        self.reports.append((proxy_id, report))
+
+    async def picks(self, count: int) -> list[str | None]:
+        found = [await self.pool.acquire((), SITE) for _ in range(count)]
+        return [it and it.proxy_id for it in found]
+
+    def tell(self, proxy_id: str, outcome: Outcome, times: int = 1, epoch: int = -1) -> None:
+        epoch = self.judge.epoch if epoch < 0 else epoch
+        evidence = Evidence(outcome, SITE, answered=outcome is Outcome.SUCCESS)
+        for _ in range(times):
+            self.pool.report(proxy_id, epoch, evidence)
+
+    async def told(self, count: int) -> list[Report]:
+        """Wait until *count* outcomes were judged in all."""
+        for _ in range(500):
+            if len(self.reports) >= count:
+                break
+            await asyncio.sleep(0.01)
+        return [report for _, report in self.reports]
+
+    async def probe(self, seconds: float = 0.0) -> str | None:
+        """Let the worker look for a probe, after some real time."""
+        await asyncio.sleep(seconds)
+        self.now += shared_judge.LOOK
+        found = await self.pool.acquire((), SITE)
+        return found.proxy_id if found and found.proxy_id in self.judge._probing else None
+
+
+@pytest.fixture
+def workers(server):
+    made: list[Worker] = []
+    pool = f"judge{next(_numbers)}"
+
+    async def make(names: str | None, **options: Any) -> Worker:
+        worker = Worker(options.pop("server", server), pool, names, **options)
+        made.append(worker)
+        await worker.pool.open()
+        return worker
+
+    yield make
+    for worker in made:
+        run(worker.pool.close())
+
+
+@in_loop
+async def test_what_one_worker_put_out_none_picks(workers):
+    one, two = await workers("abcd"), await workers("abcd")
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    two.tell("a", Outcome.PROXY_ERROR, 1)
+    await two.told(1)
+    await one.told(2)
+    reports = [report for worker in (one, two) for _, report in worker.reports]
+    assert sorted(report.ejected_for or 0 for report in reports) == [0, 0, 60]
+    for worker in (one, two, await workers(None)):
+        assert "a" not in await worker.picks(12)
+
+
+@in_loop
+async def test_a_worker_that_joins_knows_who_is_out(workers):
+    one = await workers("abcd")
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    two = await workers(None)
+    views = {view.id: view for view in two.pool.snapshot()}
+    assert (views["a"].out, views["a"].reason, two.pool.out) == (True, "banned", 1)
+    assert [view.out for name, view in views.items() if name != "a"] == [False] * 3
+
+
+@in_loop
+async def test_one_probes_and_its_success_is_everyones(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd")
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    probers = [await worker.probe(0.1) for worker in (two, one, two, one)]
+    assert probers == ["a", None, None, None]
+    assert "a" not in await one.picks(9)
+    two.tell("a", Outcome.SUCCESS)
+    await two.told(1)
+    assert two.back == [Return("a")]
+    assert "a" in await one.picks(9)
+
+
+@in_loop
+async def test_of_eight_that_look_at_once_one_probes(workers):
+    crowd = [await workers("abcd", eject_time=0.1) for _ in range(8)]
+    crowd[0].tell("a", Outcome.PROXY_ERROR, 3)
+    await crowd[0].told(3)
+    await asyncio.sleep(0.12)
+    found = await asyncio.gather(*(worker.probe() for worker in crowd))
+    assert Counter(found) == {"a": 1, None: 7}
+
+
+@in_loop
+async def test_a_probe_that_fails_lasts_twice_as_long(workers):
+    one = await workers("abcd", eject_time=0.2)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    assert await one.probe(0.2) == "a"
+    one.tell("a", Outcome.PROXY_ERROR)
+    assert (await one.told(4))[-1].ejected_for == 0.4
+    assert await one.probe() is None
+
+
+@in_loop
+async def test_a_probe_that_was_not_used_is_the_next_requests(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd")
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    await asyncio.sleep(0.11)
+    one.now += 1
+    probe = await one.pool.acquire((), SITE)
+    assert probe.proxy_id == "a"
+    one.pool.give_back(probe.proxy_id, probe.epoch, SITE)
+    await one.told(4)
+    assert await two.probe() == "a"
+
+
+@in_loop
+async def test_late_failures_make_no_second_ejection(workers):
+    one, two = await workers("abcd"), await workers("abcd")
+    before = two.judge.epoch
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    two.tell("a", Outcome.PROXY_ERROR, 20, epoch=before)
+    assert await two.told(20) == [Report(stale=True)] * 20
+
+
+@in_loop
+async def test_a_pick_that_was_not_used_is_dropped_when_its_proxy_is_out(workers):
+    one, two = await workers("abcd"), await workers("abcd")
+    ticket = await two.pool.acquire((), SITE)
+    two.pool.give_back(ticket.proxy_id, ticket.epoch, SITE)
+    one.tell(ticket.proxy_id, Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    two.now += 1  # its next look
+    assert ticket.proxy_id not in await two.picks(9)
+
+
+@in_loop
+async def test_successes_between_failures_keep_it_in(workers):
+    one, two = await workers("abcd"), await workers("abcd")
+    for _ in range(10):
+        one.tell("a", Outcome.PROXY_ERROR, 2)
+        await one.told(len(one.reports) + 2)
+        two.tell("a", Outcome.SUCCESS, 2)
+        await two.told(len(two.reports) + 2)
+    assert "a" in await one.picks(9)
+
+
+@in_loop
+async def test_what_says_nothing_is_not_sent(workers):
+    one = await workers("abcd")
+    evidence = Evidence(Outcome.NEUTRAL, SITE, answered=True)
+    assert one.pool.report("a", one.judge.epoch, evidence) == Report()
+    assert one.pool.report("a", one.judge.epoch, Evidence(Outcome.AMBIGUOUS, SITE)) == Report()
+    assert not one.judge._queue
+
+
+@in_loop
+async def test_after_an_ejection_it_gets_its_fair_share_and_the_probe_at_most(workers):
+    n = 5
+    one = await workers("abcde", eject_time=0.3)
+    await one.picks(20)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    found: list[str | None] = []
+    while len(found) < 100:
+        one.now += 0.2
+        found += await one.picks(1)
+        if found[-1] == "a":
+            one.tell("a", Outcome.SUCCESS)
+        await asyncio.sleep(0.01)
+    assert one.back == [Return("a")]
+    assert 1 <= found.count("a") <= ceil(100 / n) + 1
+
+
+@in_loop
+async def test_the_last_is_never_put_out(workers):
+    one = await workers("ab")
+    for name in "ab":
+        one.tell(name, Outcome.PROXY_ERROR, 9)
+    await one.told(18)
+    assert set(await one.picks(4)) == {"b"}
+
+
+@in_loop
+async def test_a_panic_begins_when_redis_says_that_no_more_may_go(workers):
+    one = await workers("ab")
+    for _ in range(20):
+        for name in "ab":
+            one.tell(name, Outcome.BANNED)
+    reports = await one.told(40)
+    assert [report.panic for report in reports].count(True) == 1
+    assert one.pool.panicking(SITE)
+    one.tell("b", Outcome.SUCCESS)
+    assert not one.pool.panicking(SITE)
+
+
+@in_loop
+async def test_candidates_are_checked_by_one_worker_each(workers):
+    one = await workers("abcdef", admission=True)
+    two = await workers("abcdef", admission=True)
+    assert await one.picks(3) == [None] * 3
+    first, second = await one.pool.take_probes(4), await two.pool.take_probes(4)
+    assert sorted(it.proxy_id for it in (*first, *second)) == list("abcdef")
+    assert len(first) == 4
+    for it in first:
+        one.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.SUCCESS, SITE, answered=True))
+    for it in second:
+        two.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.AMBIGUOUS, SITE, why="gone"))
+    await one.told(4)
+    await two.told(2)
+    assert {back.admitted for back in one.back} == {True}
+    assert set(await two.picks(12)) == {it.proxy_id for it in first}
+
+
+@in_loop
+async def test_a_worker_that_closes_gives_its_probe_back(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd")
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+    assert await one.probe(0.11) == "a"
+    await one.pool.close()
+    assert await two.probe() == "a"
+
+
+# Redis away.
+
+
+@pytest.fixture
+def own():
+    """A server that the test may break."""
+    with RedisServer() as server:
+        yield server
+
+
+@in_loop
+async def test_outcomes_wait_for_redis(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
+    one = await workers("abcd", server=own)
+    own.pause()
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    with pytest.raises(StoreUnavailable):
+        await one.picks(1)
+    assert one.reports == []
+    own.resume()
+    reports = await one.told(3)
+    assert [report.ejected_for for report in reports] == [None, None, 60.0]
+
+
+@in_loop
+async def test_kept_outcomes_are_bounded_the_oldest_go(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "KEPT", 10)
+    monkeypatch.setattr(shared_judge, "FAREWELL", 0.2)
+    one = await workers("abcd", server=own)
+    own.pause()
+    one.tell("a", Outcome.SUCCESS, 50)
+    await asyncio.sleep(0.05)
+    assert len(one.judge._queue) <= 10
+    one.tell("b", Outcome.SUCCESS, 9)
+    assert [it.happened.proxy_id for it in one.judge._queue].count("b") == 9
+    await one.pool.close()  # and closing does not wait for long
+    own.resume()
+
+
+@in_loop
+async def test_the_last_outcomes_are_delivered_at_close(workers):
+    one, two = await workers("abcd"), await workers("abcd")
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.pool.close()
+    assert "a" not in await two.picks(12)
+
+
+@in_loop
+async def test_a_redis_that_lost_everything_is_told_again(own, workers):
+    one = await workers("abcd", server=own)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(3)
+
+    async def flush(client: Any) -> None:
+        await client.flushall()
+
+    await one.strategy._connection.call(flush)
+    assert set(await one.picks(8)) == set("abcd")  # nothing is known of anybody
+    one.tell("b", Outcome.PROXY_ERROR, 3)
+    assert (await one.told(6))[-1].ejected_for == 60.0
+    assert "b" not in await one.picks(8)
