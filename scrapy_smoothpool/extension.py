@@ -383,7 +383,13 @@ class SmoothPoolExtension:
         logger.info(
             "Proxy %s may be used again%s: its probe got through", back.proxy_id, _on(back.site)
         )
-        self.send(signals.proxy_restored, proxy_id=back.proxy_id, site=back.site)
+        self.send(
+            signals.proxy_restored,
+            proxy_id=back.proxy_id,
+            reason=back.reason,
+            duration=back.duration,
+            site=back.site,
+        )
 
     def send(self, signal: object, **arguments: Any) -> None:
         """Tell whoever listens."""
@@ -401,7 +407,7 @@ class SmoothPoolExtension:
                 reason,
                 self.settings.on_empty.value,
             )
-            self.send(signals.pool_exhausted, reason=reason)
+            self.send(signals.pool_exhausted, reason=reason, duration=self.pool.judge.next_due)
         if self.settings.on_empty is OnEmpty.CLOSE and self._closing is None:
             assert self.crawler.engine is not None
             # As a task of its own: awaited inside process_request it would wait for itself.

@@ -82,6 +82,8 @@ class HealthRecord:
     """Failures in a row; 0 after a success or an ejection."""
     reason: str = ""
     """Why it was last put out."""
+    out_since: float = 0.0
+    """Clock reading of when it went out; that of its last return is kept apart."""
     wake: float | None = None
     """Clock reading of the next step: end of the ejection, or of the wait for a probe's outcome."""
     _history: int = 0
@@ -214,6 +216,7 @@ class Health:
         self._eligible += eligible
         if candidate:
             record.state, record.reason = State.EJECTED, CANDIDATE
+            record.out_since = self._clock()
             self._out += 1
             self._wake_at(proxy_id, record, self._clock())
         return record
@@ -297,6 +300,7 @@ class Health:
     def _eject(self, proxy_id: str, record: HealthRecord, reason: str, login: bool) -> float:
         now = self._clock()
         if record.state is State.ACTIVE:
+            record.out_since = now
             forgiven = int((now - record._active_since) / (FALL_BACK * self._eject_time))
             record._doublings = max(0, record._doublings - forgiven)
         # 2.0 ** 64 seconds is past any ceiling; without the bound a float could overflow.
@@ -319,6 +323,17 @@ class Health:
         if record.state is State.PROBING:
             record.state = State.EJECTED
             self._wake_at(proxy_id, record, self._clock() + self._eject_time)
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until a proxy is due, 0 if one is; None when nobody is out."""
+        while self._wakes:
+            when, proxy_id = self._wakes[0]
+            record = self._records.get(proxy_id)
+            if record is not None and record.wake == when and record.eligible:
+                return max(0.0, when - self._clock())
+            heapq.heappop(self._wakes)
+        return None
 
     def unsent(self, proxy_id: str) -> None:
         """Note that an assignment never went out; if it was a probe, the next request is one."""

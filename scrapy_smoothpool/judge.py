@@ -57,6 +57,10 @@ class Return(NamedTuple):
     """The one site it is back on, "" when it is back everywhere."""
     admitted: bool = False
     """It had been a candidate: nothing was known of it before."""
+    reason: str = ""
+    """Why it was out: an outcome."""
+    duration: float | None = None
+    """Seconds it was out, as far as this worker knows."""
 
 
 class Standing(NamedTuple):
@@ -117,6 +121,10 @@ class Judge(Protocol):
 
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now; False in a panic when it is not its turn."""
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until a proxy that is out is due; None when that is not known."""
 
     def panicking(self, site: str) -> bool:
         """Say whether hardly anything gets through and no more proxies may be put out."""

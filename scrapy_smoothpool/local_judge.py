@@ -138,7 +138,7 @@ class LocalJudge:
                         scope.health.set_eligible(proxy_id, takes_part)
         # Candidates may all be out: whether one works is not known before its check.
         if not self._admission and (last := self.health.unwedge()) is not None:
-            self._returning.append(Return(last))
+            self._returning.append(self._return(self._whole, last))
 
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more, as a candidate if there is admission."""
@@ -166,6 +166,11 @@ class LocalJudge:
         """Say whether a request may be tried now."""
         panic = self._scope(site).panic
         return not panic.on or panic.may_pick(self._wait_in_panic)
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until a proxy that is out everywhere is due."""
+        return self.health.next_due
 
     def panicking(self, site: str) -> bool:
         """Say whether hardly anything gets through (on that site)."""
@@ -293,12 +298,21 @@ class LocalJudge:
             panic.success()
         record = health[proxy_id]
         if success or (record.out and evidence.answered):
-            admitted = record.out and record.reason == CANDIDATE
             if health.succeeded(proxy_id):
-                self._returning.append(Return(proxy_id, scope.site, admitted))
+                self._returning.append(self._return(scope, proxy_id))
         elif record.out:
             health.inconclusive(proxy_id)
         return Report()
+
+    def _return(self, scope: _Scope, proxy_id: str) -> Return:
+        record = scope.health[proxy_id]
+        return Return(
+            proxy_id,
+            scope.site,
+            admitted=record.reason == CANDIDATE,
+            reason=record.reason,
+            duration=self._clock() - record.out_since,
+        )
 
     def _failed(self, scope: _Scope, panic: Panic, proxy_id: str, evidence: Evidence) -> Report:
         outcome = evidence.outcome

@@ -68,6 +68,14 @@ class _Waiting(NamedTuple):
     blamed: bool
 
 
+class _Out(NamedTuple):
+    """What is known of a proxy that is out."""
+
+    reason: str
+    since: float
+    """This worker's clock when it heard of it."""
+
+
 class SharedJudge:
     """Judges by what all workers of the pool have seen.
 
@@ -111,10 +119,11 @@ class SharedJudge:
         # Up to which epoch this worker knows who was put out, and when each was.
         self._known_until = 0
         self._put_out: dict[str, int] = {}
-        self._out: dict[str, str] = {}  # id → reason, as far as this worker knows
+        self._out: dict[str, _Out] = {}  # as far as this worker knows
         self._consecutive: dict[str, int] = {}
         self._probing: dict[str, int] = {}  # leased to this worker, id → epoch
         self._next_look = 0.0
+        self._next_wake: float | None = None
         self._queue: deque[_Waiting] = deque(maxlen=KEPT)
         self._delivering: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()  # of deliveries
@@ -142,14 +151,18 @@ class SharedJudge:
         """Read who is out now."""
         await self._deliver()
         with suppress(StoreError):
-            self._out = {name: member.reason for name, member in (await self._store.out()).items()}
-            self._out_count = len(self._out)
+            found = await self._store.out()
+            for back in self._out.keys() - found.keys():
+                del self._out[back]
+            for name, member in found.items():
+                self._heard(name, member.reason)
+            self._out_count = len(found)
 
     def set_members(self, eligible: Mapping[str, bool]) -> None:
         """Take the list; what was known of others is forgotten."""
         self._eligible = {name for name, takes_part in eligible.items() if takes_part}
         self._total = 0
-        known: dict[str, int] | dict[str, str]
+        known: dict[str, int] | dict[str, _Out]
         for known in (self._put_out, self._out, self._consecutive, self._probing):
             for gone in known.keys() - eligible.keys():
                 del known[gone]
@@ -164,6 +177,11 @@ class SharedJudge:
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now."""
         return not self._panic.on or self._panic.may_pick(self._wait_in_panic)
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until a proxy that is out is due, by the last look."""
+        return None if self._next_wake is None else max(0.0, self._next_wake - self._clock())
 
     def panicking(self, site: str) -> bool:
         """Say whether hardly anything gets through."""
@@ -189,19 +207,29 @@ class SharedJudge:
         self._learn(probes)
         for name, reason in probes.leased.items():
             self._probing[name] = probes.epoch
-            self._out[name] = reason
+            self._heard(name, reason)
+        now = self._clock()
+        self._next_wake = None if probes.next_wake is None else now + probes.next_wake
         if probes.leased:
-            self._next_look = self._clock()  # there may be more of them
-        elif probes.next_wake is not None:
-            self._next_look = min(self._next_look, self._clock() + probes.next_wake)
+            self._next_look = now  # there may be more of them
+        elif self._next_wake is not None:
+            self._next_look = min(self._next_look, self._next_wake)
         return list(probes.leased)
 
     def _learn(self, probes: Probes) -> None:
         self.epoch = max(self.epoch, probes.epoch)
         for name in probes.put_out:
             self._put_out[name] = probes.complete_until
-            self._out.setdefault(name, "")
+            self._heard(name, "")
         self._known_until = probes.complete_until
+
+    def _heard(self, proxy_id: str, reason: str) -> None:
+        """Note that a proxy is out, and why if that is known."""
+        known = self._out.get(proxy_id)
+        if known is None:
+            self._out[proxy_id] = _Out(reason, self._clock())
+        elif not known.reason:
+            self._out[proxy_id] = known._replace(reason=reason)
 
     def is_out(self, proxy_id: str, site: str) -> bool:
         """Trust the rotation: who was picked from it was in it."""
@@ -310,11 +338,9 @@ class SharedJudge:
         else:
             self._consecutive.pop(proxy_id, None)
         if judged.restored:
-            admitted = self._out.pop(proxy_id, "") == CANDIDATE
-            self._on_return(Return(proxy_id, admitted=admitted))
+            self._on_return(self._return(proxy_id))
         if judged.ejected_for is not None:
-            if self._out.get(proxy_id) != CANDIDATE:
-                self._out[proxy_id] = waiting.happened.reason
+            self._heard(proxy_id, waiting.happened.reason)
             self._put_out[proxy_id] = self.epoch
         began = False
         if waiting.blamed and not waiting.evidence.check:
@@ -330,11 +356,22 @@ class SharedJudge:
             ),
         )
 
+    def _return(self, proxy_id: str) -> Return:
+        known = self._out.pop(proxy_id, None)
+        if known is None:
+            return Return(proxy_id)
+        return Return(
+            proxy_id,
+            admitted=known.reason == CANDIDATE,
+            reason=known.reason,
+            duration=self._clock() - known.since,
+        )
+
     def standing(self, proxy_id: str) -> Standing:
         """Return a proxy's health, as far as it is known here."""
-        reason = self._out.get(proxy_id)
+        known = self._out.get(proxy_id)
         count = self._consecutive.get(proxy_id, 0)
-        return Standing(reason is not None, reason or "", count)
+        return Standing(known is not None, known.reason if known else "", count)
 
     async def close(self) -> None:
         """Deliver the last outcomes, for a moment at most, and give leases back."""

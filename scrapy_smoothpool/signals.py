@@ -19,8 +19,10 @@ proxy_ejected = object()
 ("" when it is out everywhere), ``spider``."""
 
 proxy_restored = object()
-"""An ejected proxy came back. ``proxy_id``, ``site`` ("" when it had been out everywhere),
-``spider``."""
+"""An ejected proxy came back. ``proxy_id``, ``reason`` (the outcome that had put it out),
+``duration`` (seconds it was out; None where another worker put it out unheard), ``site`` ("" when
+it had been out everywhere), ``spider``."""
 
 pool_exhausted = object()
-"""No proxy is free; sent once until one is free again. ``reason`` (text), ``spider``."""
+"""No proxy is free; sent once until one is free again. ``reason`` (text), ``duration`` (seconds
+until a proxy that is out is due for its probe, None when none is out), ``spider``."""

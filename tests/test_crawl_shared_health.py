@@ -105,7 +105,7 @@ def test_it_comes_back_for_all_without_a_rush(farm, redis, client):
     done = four(site, settings, 150)
     assert [len(one.arrived) for one in done] == [150] * 4
     restored = [s for one in done for s in one.signals if s[0] == "proxy_restored"]
-    assert restored == [["proxy_restored", bad.url, "None"]]
+    assert restored == [["proxy_restored", bad.url, "banned"]]
     counts = client.zrange(COUNTS, 0, -1, withscores=True)
     assert len(counts) == 5
     others = [score for name, score in counts if name != bad.url]

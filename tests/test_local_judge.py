@@ -43,6 +43,9 @@ class Made:
         listed = [Proxy("http", f"{n}.example", 8080, None, None, 1, n) for n in names]
         self.pool = Pool("test", self.strategy, self.judge, listed, clock=clock)
 
+    def returned(self) -> list[Return]:
+        return [it._replace(reason="", duration=None) for it in self.back]
+
     async def picks(self, site: str, count: int) -> list[str | None]:
         found = [await self.pool.acquire((), site) for _ in range(count)]
         return [it and it.proxy_id for it in found]
@@ -104,7 +107,7 @@ async def test_it_is_probed_on_its_site_and_comes_back_there(by_site, clock):
     assert made.judge.is_out("a", A)  # success elsewhere is none there
     made.report("a", Outcome.SUCCESS, A)
     assert "a" in await made.picks(A, 30)
-    assert made.back == [Return("a", A)]
+    assert made.returned() == [Return("a", A)]
 
 
 @in_loop
@@ -126,7 +129,7 @@ async def test_a_ban_elsewhere_ends_an_ejection_for_faults(by_site, clock):
     made.report("a", Outcome.BANNED, B)
     await made.picks(A, 1)
     assert made.pool.out == 0
-    assert made.back == [Return("a")]
+    assert made.returned() == [Return("a")]
 
 
 @in_loop
@@ -141,11 +144,11 @@ async def test_out_in_both_ways_it_needs_both_to_end(by_site, clock):
     assert await made.picks(B, 1) == ["a"]
     made.report("a", Outcome.SUCCESS, B)
     assert await made.picks(A, 1) == ["a"]  # now its probe there
-    assert made.back == [Return("a")]
+    assert made.returned() == [Return("a")]
     assert "a" not in await made.picks(A, 8)
     made.report("a", Outcome.SUCCESS, A)
     assert "a" in await made.picks(A, 40)
-    assert made.back == [Return("a"), Return("a", A)]
+    assert made.returned() == [Return("a"), Return("a", A)]
 
 
 @in_loop
@@ -276,6 +279,34 @@ async def test_a_probe_that_hangs_in_a_tunnel_is_blamed_where_others_fare_well(b
         assert report.ejected_for == wait  # None: maybe it is the site; the probe is repeated
 
 
+@in_loop
+async def test_a_return_says_why_and_how_long_it_was_out(by_site, clock):
+    made = await by_site("abcd")
+    made.report("a", Outcome.BANNED, A, 3)
+    clock.now += 30
+    assert await made.picks(A, 1) == ["a"]
+    made.report("a", Outcome.BANNED, A)
+    clock.now += 60
+    assert made.judge.next_due is None  # everywhere
+    assert await made.picks(A, 1) == ["a"]
+    clock.now += 1
+    made.report("a", Outcome.SUCCESS, A)
+    await made.picks(A, 1)
+    assert made.back == [Return("a", A, reason="banned", duration=91.0)]
+
+
+@in_loop
+async def test_it_is_known_when_the_next_is_due(by_site, clock):
+    made = await by_site("abcd")
+    assert made.judge.next_due is None
+    made.report("a", Outcome.PROXY_ERROR, A, 3)
+    clock.now += 10
+    made.report("b", Outcome.PROXY_ERROR, A, 3)
+    assert made.judge.next_due == 20.0
+    clock.now += 25
+    assert made.judge.next_due == 0.0
+
+
 # Candidates.
 
 
@@ -287,7 +318,7 @@ async def test_requests_never_go_by_a_candidate_nor_probe_one(by_site):
     assert [it.proxy_id for it in probes] == ["a", "b"]
     made.pool.checked("a", probes[0].epoch, Evidence(Outcome.SUCCESS, answered=True))
     assert await made.picks("", 3) == ["a"] * 3
-    assert made.back == [Return("a", admitted=True)]
+    assert made.returned() == [Return("a", admitted=True)]
     made.pool.checked("b", probes[1].epoch, Evidence(Outcome.PROXY_ERROR, why="refused"))
     assert [it.proxy_id for it in await made.pool.take_probes(9)] == ["c"]
     views = {view.id: view for view in made.pool.snapshot()}
@@ -329,4 +360,4 @@ async def test_one_that_is_put_out_later_is_checked_not_probed_by_requests(by_si
     assert probe.proxy_id == "b"
     made.pool.checked("b", probe.epoch, Evidence(Outcome.SUCCESS, answered=True))
     await made.picks("", 1)
-    assert made.back[-1] == Return("b", admitted=False)
+    assert made.returned()[-1] == Return("b", admitted=False)

@@ -68,6 +68,9 @@ class Worker:
         self.pool.concluded(proxy_id, report)
         self.reports.append((proxy_id, report))
 
+    def returned(self) -> list[Return]:
+        return [it._replace(reason="", duration=None) for it in self.back]
+
     async def picks(self, count: int) -> list[str | None]:
         found = [await self.pool.acquire((), SITE) for _ in range(count)]
         return [it and it.proxy_id for it in found]
@@ -144,8 +147,20 @@ async def test_one_probes_and_its_success_is_everyones(workers):
     assert "a" not in await one.picks(9)
     two.tell("a", Outcome.SUCCESS)
     await two.told(1)
-    assert two.back == [Return("a")]
+    assert two.returned() == [Return("a")]
     assert "a" in await one.picks(9)
+
+
+@in_loop
+async def test_a_return_says_why_it_was_out(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd")
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    assert await two.probe(0.11) == "a"
+    two.now += 5
+    two.tell("a", Outcome.SUCCESS)
+    await two.told(1)
+    assert two.back == [Return("a", reason="banned", duration=5.0)]
 
 
 @in_loop
@@ -238,7 +253,7 @@ async def test_after_an_ejection_it_gets_its_fair_share_and_the_probe_at_most(wo
         if found[-1] == "a":
             one.tell("a", Outcome.SUCCESS)
         await asyncio.sleep(0.01)
-    assert one.back == [Return("a")]
+    assert one.returned() == [Return("a")]
     assert 1 <= found.count("a") <= ceil(100 / n) + 1
 
 
