@@ -136,6 +136,7 @@ class SmoothPoolExtension:
                 key_prefix=own.key_prefix,
                 redis_url=own.redis_url,
                 start_count=own.start_count,
+                look_ahead=own.look_ahead,
                 max_fails=own.max_fails,
                 penalty=own.penalty,
                 weight_scale=own.weight_scale,

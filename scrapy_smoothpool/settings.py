@@ -79,6 +79,7 @@ class Settings:
     on_empty: OnEmpty = OnEmpty.WAIT
     wait_timeout: float = 300.0
     start_count: int = 0
+    look_ahead: int = 0
     outcome_policy: object = None
     stats_per_proxy: bool = False
     admission: bool | str = False
@@ -293,6 +294,7 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_RETRY_TIMES": ("retry_times", _integer(0)),
     "SMOOTHPOOL_ON_EMPTY": ("on_empty", _one_of(OnEmpty)),
     "SMOOTHPOOL_WAIT_TIMEOUT": ("wait_timeout", _seconds(zero=True)),
+    "SMOOTHPOOL_LOOK_AHEAD": ("look_ahead", _integer(0, 1_000)),
     "SMOOTHPOOL_START_COUNT": ("start_count", _integer(0)),
     "SMOOTHPOOL_OUTCOME_POLICY": ("outcome_policy", _as_is),
     "SMOOTHPOOL_STATS_PER_PROXY": ("stats_per_proxy", _bool),

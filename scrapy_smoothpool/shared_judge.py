@@ -38,6 +38,8 @@ MOST = 500
 """Outcomes in one delivery."""
 KEPT = 10_000
 """Outcomes kept while Redis does not answer; the oldest go first."""
+GATHER = 0.05
+"""Seconds in which successes are gathered for one delivery; a failure is delivered at once."""
 PAUSE = 0.5
 """Seconds between two tries to deliver."""
 FAREWELL = 2.0
@@ -127,6 +129,7 @@ class SharedJudge:
         self._queue: deque[_Waiting] = deque(maxlen=KEPT)
         self._delivering: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()  # of deliveries
+        self._urgent = asyncio.Event()
         self._closing = False
         self._told = False
 
@@ -221,6 +224,8 @@ class SharedJudge:
         for name in probes.put_out:
             self._put_out[name] = probes.complete_until
             self._heard(name, "")
+        if probes.put_out:
+            self._store.withdraw(probes.put_out)
         self._known_until = probes.complete_until
 
     def _heard(self, proxy_id: str, reason: str) -> None:
@@ -283,11 +288,16 @@ class SharedJudge:
 
     def _tell(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
+        if waiting.happened.kind is not Kind.SUCCESS or len(self._queue) >= MOST:
+            self._urgent.set()
         if self._delivering is None and not self._closing:
             self._delivering = asyncio.get_running_loop().create_task(self._keep_delivering())
 
     async def _keep_delivering(self) -> None:
         try:
+            if not self._urgent.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), GATHER)
             delivered = await self._deliver()
             while not delivered:
                 await asyncio.sleep(PAUSE)
@@ -298,6 +308,7 @@ class SharedJudge:
     async def _deliver(self) -> bool:
         """Deliver all that waits; False if Redis did not answer, and the rest is kept."""
         async with self._order:
+            self._urgent.clear()
             return await self._deliver_in_order()
 
     async def _deliver_in_order(self) -> bool:
@@ -342,6 +353,7 @@ class SharedJudge:
         if judged.ejected_for is not None:
             self._heard(proxy_id, waiting.happened.reason)
             self._put_out[proxy_id] = self.epoch
+            self._store.withdraw((proxy_id,))
         began = False
         if waiting.blamed and not waiting.evidence.check:
             began = self._panic.failure(spared=judged.spared, size=self.eligible)

@@ -24,6 +24,7 @@ MOST_OUTCOMES = 1_000
 #: Script → Redis commands it calls; EVALSHA and EVAL come on top.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "least_used": ("ZRANGE", "ZINCRBY"),
+    "least_used_many": ("ZRANGE", "ZINCRBY"),
     "least_used_excluding": ("ZRANGE", "ZINCRBY"),
     "raise_to_minimum": ("ZSCORE", "ZRANGE", "ZADD"),
     "report_outcomes": (
@@ -110,6 +111,12 @@ def _member(reply: Any) -> str | None:
 async def least_used(conn: RedisConnection, keys: Keys) -> str | None:
     """Allocate the least used member; None when the pool is empty."""
     return _member(await conn.run(SCRIPTS["least_used"], [keys.allocations]))
+
+
+async def least_used_many(conn: RedisConnection, keys: Keys, number: int) -> list[str]:
+    """Allocate *number* times the least used member; shorter when the pool is empty."""
+    reply = await conn.run(SCRIPTS["least_used_many"], [keys.allocations], [number])
+    return [text(member) for member in reply]
 
 
 async def least_used_excluding(

@@ -35,6 +35,10 @@ class SharedPool:
         """Allocate the least used member; None when the pool is empty."""
         return await scripts.least_used(self.connection, self.keys)
 
+    async def pick_many(self, number: int) -> list[str]:
+        """Allocate *number* times the least used member; shorter when the pool is empty."""
+        return await scripts.least_used_many(self.connection, self.keys, number)
+
     async def pick_excluding(self, excluded: Iterable[str]) -> str | None:
         """Allocate the least used member not in *excluded*; None when there is none."""
         return await scripts.least_used_excluding(self.connection, self.keys, excluded)

@@ -200,6 +200,9 @@ class VerdictStore(Protocol):
     async def out(self) -> dict[str, MemberOut]:
         """Return all members that are out."""
 
+    def withdraw(self, gone: Collection[str]) -> None:
+        """Drop picks in hand of members that were put out."""
+
 
 def milliseconds(seconds: float) -> int:
     """Return *seconds* as the scripts take them: whole milliseconds, at least one."""

@@ -28,6 +28,8 @@ class StrategyOptions:
     penalty: PenaltyRule = PenaltyRule.CONSECUTIVE
     weight_scale: int | None = None
     """None means "auto"."""
+    look_ahead: int = 0
+    """Picks to fetch ahead from a distant store."""
     admission: bool = False
     """Newcomers are candidates until they have passed a check."""
 

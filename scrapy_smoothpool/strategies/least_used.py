@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import ClassVar, Self
 
 from ..exceptions import SettingsError, StoreError
 from ..proxy import Proxy
 from ..store.connection import RedisConnection, ping_once
+from ..store.gathering import GatheredPicks
 from ..store.keys import Keys
 from ..store.shared_pool import SharedPool
 from ..store.url import parse_url
@@ -54,6 +55,7 @@ class LeastUsedStrategy:
         # What this worker published, to publish again should the key vanish; None: it joined.
         self._list: dict[str, str] | None = None
         self._known: dict[str, Proxy] = {}
+        self._gathered = GatheredPicks(self._fetch, options.look_ahead)
         self._ejected: set[str] = set()
         # Members somebody put into the set by hand, without a line that says how to reach them.
         self._foreign: set[str] = set()
@@ -132,7 +134,9 @@ class LeastUsedStrategy:
         return proxies
 
     def _know(self, proxies: Sequence[Proxy]) -> None:
+        gone = self._known.keys() - {proxy.id for proxy in proxies}
         self._known = {proxy.id: proxy for proxy in proxies}
+        self._gathered.withdraw(gone)
         self._ejected &= self._known.keys()
         self._foreign.clear()
 
@@ -141,23 +145,32 @@ class LeastUsedStrategy:
         assert self._shared is not None, "open() comes first"
         return self._shared
 
-    async def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
+    def pick(
+        self, exclude: Collection[str] = (), site: str = ""
+    ) -> str | Awaitable[str | None] | None:
         """Take the least-used member that is neither excluded nor ejected here."""
-        skipped = self._ejected | self._foreign
-        skipped.update(exclude)
-        found = await self._pick(skipped)
+        if exclude or self._ejected or self._foreign:
+            return self._pick(self._ejected | self._foreign | set(exclude))
+        taken = self._gathered.take()
+        return taken if isinstance(taken, str) else self._mended(taken)
+
+    async def _mended(self, taken: Awaitable[str | None]) -> str | None:
+        """Await a pick, and see whether it is for want of the pool that there is none."""
+        found = await taken
+        return found if found is not None else await self._pick(())
+
+    async def _pick(self, skipped: Collection[str]) -> str | None:
+        found = await self._pool.pick_excluding(sorted(skipped)) if skipped else None
         if found is None and self._list is not None and await self._pool.size() == 0:
             # The key is gone (flushed, or a server that came back empty): that is not an
             # empty pool. Any worker with the list mends it.
             logger.warning("Pool %r is missing in Redis; publishing it again", self._options.pool)
             await self._publish()
-            found = await self._pick(skipped)
+            found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
-    async def _pick(self, skipped: set[str]) -> str | None:
-        if skipped:
-            return await self._pool.pick_excluding(sorted(skipped))
-        return await self._pool.pick()
+    async def _fetch(self, number: int) -> list[str]:
+        return await self._pool.pick_many(number)
 
     async def lookup(self, proxy_id: str) -> Proxy | None:
         """Read the line of a member that another worker brought in."""
@@ -219,6 +232,10 @@ class LeastUsedStrategy:
         ):
             await self._publish()
         return found
+
+    def withdraw(self, gone: Collection[str]) -> None:
+        """Drop picks in hand of members that were put out."""
+        self._gathered.withdraw(gone)
 
     async def out(self) -> dict[str, MemberOut]:
         """Return all members that are out, for all workers."""
