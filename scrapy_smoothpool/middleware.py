@@ -171,7 +171,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     def _assign(self, request: Request, assignment: Assignment) -> None:
         self._waiting.dry = None
-        self._waiting.passes()
+        if not self._pool.panicking(keys.site_of(request)):  # then the next ones wait as well, and nothing is gained by haste
+            self._waiting.passes()
         self._waiting.over(request)
         meta = request.meta
         meta[keys.PROXY] = assignment.url
@@ -222,7 +223,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             a pause before the next try is not.
         """
         wait = self._waiting.start(request)
-        held = await self._waiting.hold(request)
+        held = await self._waiting.hold(request, panic=self._pool.panicking(keys.site_of(request)))
         if self._robots.is_robots(request):
             raise self._no_robots(request, reason)
         return self._waiting.back(request, wait, held if counts else 0.0, reason)

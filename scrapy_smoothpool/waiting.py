@@ -15,6 +15,10 @@ What makes the others keep their pace:
 * Waiters beyond half of CONCURRENT_REQUESTS go back much sooner while other
   requests pass, so that one of these finds a place at once.
 * Only one waiter at a time asks the pool, a few times a second.
+
+Going back and coming again costs some milliseconds of processor time. While the
+pool panics that would be all that a crawl does, so there each stays the longer
+the more there are.
 """
 
 from __future__ import annotations
@@ -39,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 HOLD = 0.25
 """Seconds a waiter holds its place at a time."""
+LONG_HOLD = 1.0
+"""The longest of all holds, while the pool panics."""
+_FEW = 4
+"""Waiters that hold their places no longer in a panic than at other times."""
 SHORT_HOLD = 0.02
 """The same for those beyond half of the places, while others pass."""
 _OTHERS = 2.0  # seconds for which one request that passes makes others likely
@@ -91,15 +99,21 @@ class Waiting:
         slot = getattr(self._crawler.engine, "_slot", None)
         return slot is None or slot.closing is not None
 
-    async def hold(self, request: Request) -> float:
+    async def hold(self, request: Request, *, panic: bool = False) -> float:
         """Wait a moment, counted as active in the request's slot; none when closing.
 
         Returns the seconds waited.
+
+        :param panic: the pool panics.
         """
         if self.closing:
             return 0.0
         passing = time.monotonic() - self._other_passed < _OTHERS
-        seconds = SHORT_HOLD if passing and self._holders >= self._half else HOLD
+        seconds = HOLD
+        if passing and self._holders >= self._half:
+            seconds = SHORT_HOLD
+        elif panic:  # not all for the same time, or they would all come back at once
+            seconds = min(max(HOLD, HOLD * self._holders / _FEW), LONG_HOLD)
         assert self._crawler.engine is not None
         _, slot = self._crawler.engine.downloader._get_slot(request)
         slot.active.add(request)
