@@ -85,6 +85,7 @@ class Admission:
         self._loop: Deferred[None] | None = None
         self._checks: set[Deferred[None]] = set()
         self._stopping = False
+        self._taking = False
         self._next_ask = 0.0
         self._wake = _Bell()
         self._all_ended = _Bell()
@@ -115,8 +116,11 @@ class Admission:
         What a cancelled check was about to find is not reported: its lease runs out.
         """
         self._stopping = True
-        for check in [*self._checks, *([self._loop] if self._loop else [])]:
+        for check in list(self._checks):
             check.cancel()
+        # What is being leased just now must reach the pool, which gives it back.
+        if self._loop is not None and not self._taking:
+            self._loop.cancel()
         if self._loop is not None or self._checks:
             await self._all_ended.wait(STOP_TIME)
 
@@ -141,12 +145,15 @@ class Admission:
 
     async def _take(self, most: int) -> Sequence[Assignment] | None:
         """Return leases; none is not the same as None, a pool that could not tell."""
+        self._taking = True
         try:
             taken = self._pool.take_probes(most)
             return await taken if isinstance(taken, Awaitable) else taken
         except Exception:
             self._fault("The pool gave no proxies to check")
             return None
+        finally:
+            self._taking = False
 
     def _begin(self, assignment: Assignment) -> None:
         check = deferred_from_coro(self._one(assignment))

@@ -181,9 +181,9 @@ class SmoothPoolExtension:
     def _build_judge(self, strategy: Strategy) -> Judge:
         own = self.settings
         # The outcome of a probe comes within the download's time, and that of its slot.
-        probe_timeout = 30 + max(
-            2 * self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT"), own.admission_timeout
-        )
+        probe_timeout = 30 + 2 * self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")
+        if own.admission and own.scope is Scope.POOL:  # then no request ever probes
+            probe_timeout = 30 + own.admission_timeout
         wait_in_panic = own.on_panic is OnPanic.WAIT
         if strategy.verdicts is not None:
             return SharedJudge(
@@ -262,26 +262,28 @@ class SmoothPoolExtension:
         )
 
     async def _spider_closed(self, spider: Spider) -> None:
-        self._ejections.close()
-        if self.admission is not None and self._checker is not None:
-            await self.admission.stop()
-            await self._checker.close()
-        if self.pool.state is State.OPEN:
-            await self.pool.refresh()
-            views = self.pool.snapshot()
-            self.stats.final(views, per_proxy=self.settings.stats_per_proxy)
-            logger.info("Pool %s at close:\n%s", self.label, closing_table(views))
-        await self.pool.close()
+        try:
+            if self.admission is not None and self._checker is not None:
+                await self.admission.stop()
+                await self._checker.close()
+            if self.pool.state is State.OPEN:
+                await self.pool.refresh()
+                views = self.pool.snapshot()
+                self.stats.final(views, per_proxy=self.settings.stats_per_proxy)
+                logger.info("Pool %s at close:\n%s", self.label, closing_table(views))
+        finally:
+            self._ejections.close()
+            await self.pool.close()
 
-    def admit(self, request: Request) -> bool:
-        """See to it that proxies are checked, by the first request's site unless one is set.
+    def admit(self, request: Request) -> None:
+        """See to it that proxies are checked, by the first request's site unless one is set."""
+        if self.admission is not None:
+            self.admission.start(check_url(self.settings.admission, request.url))
 
-        Returns whether some were not checked yet, so that an empty pool means little.
-        """
-        if self.admission is None:
-            return False
-        self.admission.start(check_url(self.settings.admission, request.url))
-        return self.admission.first_round
+    @property
+    def checking(self) -> bool:
+        """Whether some proxies were not checked yet, so that an empty pool means little."""
+        return self.admission is not None and self.admission.first_round
 
     # What the middleware reports
 

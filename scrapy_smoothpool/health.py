@@ -40,6 +40,7 @@ Clock (seconds, monotonic) and randomness are injected; nothing here does I/O.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +56,11 @@ FALL_BACK = 10
 
 CANDIDATE = "unchecked"
 """The reason why a candidate is out."""
+
+PASSED_OVER = 32
+"""Due proxies that one request passes over at most; then they are left alone for a while."""
+LEFT_ALONE = 1.0
+"""Seconds for which such proxies are not looked at."""
 
 _MASK = (1 << WINDOW) - 1
 _TIDY = 100
@@ -178,6 +184,8 @@ class Health:
         # (wake, id); an entry counts only while it agrees with the record's own wake, so what
         # was removed or decided otherwise meanwhile is skipped when its time comes.
         self._wakes: list[tuple[float, str]] = []
+        # Entries that were passed over in a crowd, with the time to look at them again.
+        self._left_alone: deque[tuple[float, tuple[float, str]]] = deque()
 
     def __getitem__(self, proxy_id: str) -> HealthRecord:
         return self._records[proxy_id]
@@ -220,6 +228,11 @@ class Health:
             self._out += 1
             self._wake_at(proxy_id, record, self._clock())
         return record
+
+    def is_due(self, proxy_id: str) -> bool:
+        """Say whether a proxy that is out may be probed now."""
+        record = self._records[proxy_id]
+        return record.wake is not None and record.wake <= self._clock()
 
     def set_eligible(self, proxy_id: str, eligible: bool) -> None:
         """Note that a proxy was drained or taken back into service."""
@@ -350,6 +363,7 @@ class Health:
                 (r.wake, name) for name, r in self._records.items() if r.wake is not None
             ]
             heapq.heapify(self._wakes)
+            self._left_alone.clear()
 
     def probe(self, exclude: Container[str] = ()) -> str | None:
         """Return a proxy that is due and must be probed by this request, None if there is none.
@@ -357,9 +371,11 @@ class Health:
         O(1) when none is due. One that is in *exclude* waits for the next request, and keeps
         nobody else waiting. A drained one is not probed.
         """
-        if not self._wakes:
+        if not self._wakes and not self._left_alone:
             return None
         now = self._clock()
+        while self._left_alone and self._left_alone[0][0] <= now:
+            heapq.heappush(self._wakes, self._left_alone.popleft()[1])
         passed: set[tuple[float, str]] = set()
         found = None
         while self._wakes and self._wakes[0][0] <= now:
@@ -369,12 +385,22 @@ class Health:
                 continue
             if proxy_id in exclude:
                 passed.add(entry)
+                if len(passed) == PASSED_OVER:
+                    # A crowd that many requests will pass over (thousands may rest on a site).
+                    again = now + LEFT_ALONE
+                    self._left_alone.extend((again, entry) for entry in passed)
+                    return None
                 continue
-            record.state = State.PROBING
-            # Should no outcome arrive (its request was lost), another will probe.
-            self._wake_at(proxy_id, record, now + self._probe_timeout)
+            self.begin_probe(proxy_id)
             found = proxy_id
             break
         for entry in passed:
             heapq.heappush(self._wakes, entry)
         return found
+
+    def begin_probe(self, proxy_id: str) -> None:
+        """Note that a proxy that is out is probed from now on."""
+        record = self._records[proxy_id]
+        record.state = State.PROBING
+        # Should no outcome arrive (its request was lost), another will probe.
+        self._wake_at(proxy_id, record, self._clock() + self._probe_timeout)

@@ -104,10 +104,14 @@ class Judge(Protocol):
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more."""
 
-    def probe(self, exclude: Collection[str], site: str) -> str | Awaitable[str | None] | None:
+    def probe(
+        self, exclude: Collection[str], site: str, *, may: bool = True
+    ) -> str | Awaitable[str | None] | None:
         """Do what is due, and return a proxy that this request has to probe, if any.
 
         Asked before every pick: must not wait unless there is something to do.
+
+        :param may: this request may probe; one that has failed already should not.
         """
 
     def take_probes(self, most: int) -> Sequence[str] | Awaitable[Sequence[str]]:
@@ -121,6 +125,15 @@ class Judge(Protocol):
 
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now; False in a panic when it is not its turn."""
+
+    def nothing_found(self, site: str) -> None:
+        """Note that nothing came of the turn."""
+
+    def paced(self, site: str) -> bool:
+        """Say whether it is only the panic's walking pace for which a request has to wait."""
+
+    def expect(self, size: int) -> None:
+        """Make room for a list of that size, which comes next."""
 
     @property
     def next_due(self) -> float | None:
@@ -138,8 +151,11 @@ class Judge(Protocol):
     def is_probing(self, proxy_id: str, epoch: int, site: str) -> bool:
         """Say whether an assignment of *epoch* is a probe."""
 
-    def unsent(self, proxy_id: str, site: str) -> None:
-        """Note that a probe never went out: the next request is one."""
+    def unsent(self, proxy_id: str, site: str, *, usable: bool = True) -> None:
+        """Note that a probe never went out: the next request is one.
+
+        :param usable: False when this worker cannot use the proxy at all.
+        """
 
     def standing(self, proxy_id: str) -> Standing:
         """Return a proxy's health."""

@@ -52,7 +52,11 @@ class _Scope:
 
 
 class _Passed:
-    """Who is not to be probed: excluded by the request, or out in the other scope."""
+    """Who is not to be probed: excluded by the request, or out in the other scope.
+
+    One that is due in both is probed in both at once, or neither would ever end where
+    there is but one site.
+    """
 
     __slots__ = ("_exclude", "_health")
 
@@ -61,7 +65,9 @@ class _Passed:
         self._health = health
 
     def __contains__(self, proxy_id: object) -> bool:
-        return proxy_id in self._exclude or self._health.is_out(str(proxy_id))
+        name = str(proxy_id)
+        health = self._health
+        return name in self._exclude or (health.is_out(name) and not health.is_due(name))
 
 
 class LocalJudge:
@@ -153,12 +159,17 @@ class LocalJudge:
         if scope is None:
             health = self._make_health(whole=self.health)
             scope = self._sites[site] = _Scope(site, health, Panic(self._clock))
-            if len(self._sites) > max(2, min(MAX_SITES, MAX_SEATS // (self.eligible or 1))):
-                oldest, _ = self._sites.popitem(last=False)
-                self._strategy.forget(oldest)
+            self.expect(self.eligible)
         else:
             self._sites.move_to_end(site)
         return scope
+
+    def expect(self, size: int) -> None:
+        """Keep no more sites than a list of that size allows."""
+        most = max(2, min(MAX_SITES, MAX_SEATS // (size or 1)))
+        while len(self._sites) > most:
+            oldest, _ = self._sites.popitem(last=False)
+            self._strategy.forget(oldest)
 
     # Before a request
 
@@ -166,6 +177,14 @@ class LocalJudge:
         """Say whether a request may be tried now."""
         panic = self._scope(site).panic
         return not panic.on or panic.may_pick(self._wait_in_panic)
+
+    def nothing_found(self, site: str) -> None:
+        """Note that nothing came of the turn."""
+        self._scope(site).panic.give_turn_back()
+
+    def paced(self, site: str) -> bool:
+        """Say whether it is only the panic's walking pace for which a request has to wait."""
+        return not self._wait_in_panic and self._scope(site).panic.between_turns
 
     @property
     def next_due(self) -> float | None:
@@ -176,15 +195,19 @@ class LocalJudge:
         """Say whether hardly anything gets through (on that site)."""
         return self._scope(site).panic.on
 
-    def probe(self, exclude: Collection[str], site: str) -> str | Awaitable[str | None] | None:
+    def probe(
+        self, exclude: Collection[str], site: str, *, may: bool = True
+    ) -> str | Awaitable[str | None] | None:
         """Put back who returns, and return a proxy that this request has to probe."""
         if self._returning:
-            return self._put_back_and_probe(exclude, site)
-        return self._probe(exclude, site)
+            return self._put_back_and_probe(exclude, site, may)
+        return self._probe(exclude, site) if may else None
 
-    async def _put_back_and_probe(self, exclude: Collection[str], site: str) -> str | None:
+    async def _put_back_and_probe(
+        self, exclude: Collection[str], site: str, may: bool
+    ) -> str | None:
         await self._put_back()
-        return self._probe(exclude, site)
+        return self._probe(exclude, site) if may else None
 
     def _probe(self, exclude: Collection[str], site: str) -> str | None:
         if not self.by_site:
@@ -193,6 +216,8 @@ class LocalJudge:
         found = None
         if not self._admission:
             found = self.health.probe(_Passed(exclude, health))
+            if found is not None and health.is_out(found):
+                health.begin_probe(found)
         return found or health.probe(_Passed(exclude, self.health))
 
     def take_probes(self, most: int) -> Sequence[str] | Awaitable[Sequence[str]]:
@@ -249,7 +274,7 @@ class LocalJudge:
         """Say whether an assignment of *epoch* is a probe."""
         return self.is_out(proxy_id, site) and self.is_current(proxy_id, epoch, site)
 
-    def unsent(self, proxy_id: str, site: str) -> None:
+    def unsent(self, proxy_id: str, site: str, *, usable: bool = True) -> None:
         """Note that a probe never went out."""
         for health in {self.health, self._scope(site).health}:
             if proxy_id in health:
@@ -261,7 +286,7 @@ class LocalJudge:
         """Take in an outcome: a ban where it counts, everything else everywhere."""
         if proxy_id not in self.health:
             return Report(stale=True)
-        scope = self._scope(evidence.site)
+        scope = self._whole if evidence.check else self._scope(evidence.site)
         if scope is self._whole:
             return self._book(scope, scope.panic, proxy_id, epoch, evidence, blamed)
         if proxy_id not in scope.health:
@@ -294,7 +319,7 @@ class LocalJudge:
         if failed:
             return self._failed(scope, panic, proxy_id, evidence)
         success = evidence.outcome is Outcome.SUCCESS
-        if success:
+        if success and not evidence.check:
             panic.success()
         record = health[proxy_id]
         if success or (record.out and evidence.answered):

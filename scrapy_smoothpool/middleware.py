@@ -103,15 +103,17 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         self._give_back(request)
         if self._robots.holds(request):
             self._stats.inc(names.ROBOTS_WAITS)
-            why = self._robots.why(request)
-            return await self._none_for(request, f"robots.txt could not be had, {why}")
+            why = f"robots.txt could not be had, {self._robots.why(request)}"
+            if self._extension.checking:
+                return await self._wait(request, why)
+            return await self._none_for(request, why)
         if not self._wants_proxy(request):
             self._waiting.passes()
             return None
         while self._pool.state is State.NEW and not self._waiting.closing:
             # Another component sent this from its own spider_opened handler.
             await self._waiting.hold(request)
-        checking = self._extension.admit(request)
+        self._extension.admit(request)
         waiting = self._waiting
         waits = self._settings.on_empty is OnEmpty.WAIT
         if waiting.dry is not None and waits and not waiting.may_ask():
@@ -129,12 +131,14 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return None
         if tries.proxies and still_before(tries.last_not_before):
             return await self._wait(request, "the only proxy left has just failed", counts=False)
+        if self._pool.paced(site):
+            return await self._wait(request, "hardly anything gets through", counts=False)
         if self._pool.resting(site):
             # The site's own wish: other sites go on, and the pool is not empty.
             return await self._none_for(request, f"proxies rest on {site} (Retry-After)")
         if self._pool.only_there(site):
             return await self._none_for(request, self._why(site))
-        return await self._no_proxy(request, waiting.ran_dry(self._why(site)), checking)
+        return await self._no_proxy(request, waiting.ran_dry(self._why(site)))
 
     async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
         found = await self._pool.acquire(tries.proxies, site)
@@ -171,7 +175,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     def _assign(self, request: Request, assignment: Assignment) -> None:
         self._waiting.dry = None
-        if not self._pool.panicking(keys.site_of(request)):  # then the next ones wait as well, and nothing is gained by haste
+        if not self._pool.panicking(keys.site_of(request)):
+            # Else the next ones wait as well, and nothing is gained by haste.
             self._waiting.passes()
         self._waiting.over(request)
         meta = request.meta
@@ -200,8 +205,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return f"those that are not out everywhere ({out} are) are out on {site}"
         return f"{out} proxies are out"
 
-    async def _no_proxy(self, request: Request, reason: str, checking: bool = False) -> Request:
-        if checking:
+    async def _no_proxy(self, request: Request, reason: str) -> Request:
+        if self._extension.checking:
             # Not empty, but not known yet: whatever is to become of an empty pool can wait.
             return await self._wait(request, f"{reason}, and not all of them are checked yet")
         self._extension.exhausted(reason)

@@ -57,3 +57,12 @@ class Panic:
             return False
         self._next = now + (PAUSE if wait else PACE)
         return True
+
+    def give_turn_back(self) -> None:
+        """Note that nothing came of the turn that :meth:`may_pick` gave."""
+        self._next = 0.0
+
+    @property
+    def between_turns(self) -> bool:
+        """Whether the next turn is still to come."""
+        return self.on and self._clock() < self._next

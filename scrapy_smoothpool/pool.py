@@ -26,6 +26,8 @@ from .strategies.base import Strategy, WeightView
 logger = logging.getLogger(__name__)
 
 _FOREIGN_TRIES = 20
+_TICKET_SITES = 1_000
+"""Sites for which picks are kept; the first go."""
 _PRUNE_INTERVAL = 1.0  # seconds between two readings of the whole shared list
 
 
@@ -157,6 +159,7 @@ class Pool:
             raise SettingsError(f"the new list of pool {self.name!r} is empty; the old one stays")
         self._accept(proxies)
         self.strategy.check(proxies)
+        self.judge.expect(len(proxies))
         self._apply(await self.strategy.reload(proxies))
 
     def _apply(self, proxies: Sequence[Proxy]) -> None:
@@ -188,20 +191,43 @@ class Pool:
             raise PoolNotReady(f"pool {self.name!r} is {self.state}, no request may go out")
         # Each site has its own sequence where it has its own verdicts.
         sequence = site if self.judge.by_site else ""
-        resting = self.resting(site)
-        first = {*tried, *resting} if resting else tried
         if not self.judge.may_pick(sequence):
             return None
-        # The pick belongs to the epoch in which it was asked for.
-        probe = self.judge.probe(first, sequence)
-        if isinstance(probe, Awaitable):
-            probe = await probe
-        if probe is not None:
-            return self._assign(probe, self.judge.epoch)
-        found = await self._pick(first, sequence)
+        resting = self.resting(site)
+        first = {*tried, *resting} if resting else tried
+        # What has failed already is not risked on a proxy that may be bad.
+        probe = self.judge.probe(first, sequence, may=not tried)
+        found = None if probe is None else await self._probing(probe, sequence)
+        if found is None:
+            found = await self._pick(first, sequence)
         if found is None and len(tried) > 1:
             found = await self._pick({tried[-1], *resting}, sequence)
+        if found is None and tried and (probe := self.judge.probe(first, sequence)) is not None:
+            found = await self._probing(probe, sequence)
+        if found is None and self.judge.panicking(sequence):
+            self.judge.nothing_found(sequence)
         return found
+
+    async def _probing(
+        self, probe: str | Awaitable[str | None], sequence: str
+    ) -> Assignment | None:
+        proxy_id = probe if isinstance(probe, str) else await probe
+        if proxy_id is None or not await self._may_probe(proxy_id, sequence):
+            return None
+        return self._assign(proxy_id, self.judge.epoch)
+
+    async def _may_probe(self, proxy_id: str, sequence: str) -> bool:
+        """Get to know a proxy that is to be probed; give the lease back where that fails."""
+        if proxy_id in self._members:
+            return True
+        try:
+            known = await self._meet(proxy_id)
+        except BaseException:
+            self.judge.unsent(proxy_id, sequence)
+            raise
+        if not known:
+            self.judge.unsent(proxy_id, sequence, usable=False)
+        return known
 
     def resting(self, site: str) -> Collection[str]:
         """Return the ids of proxies that rest on a site because it asked for it."""
@@ -214,6 +240,10 @@ class Pool:
     def panicking(self, site: str) -> bool:
         """Say whether hardly anything gets through and no more proxies may be put out."""
         return self.judge.panicking(site if self.judge.by_site else "")
+
+    def paced(self, site: str) -> bool:
+        """Say whether it is only the panic's walking pace for which a request has to wait."""
+        return self.judge.paced(site if self.judge.by_site else "")
 
     def proxy(self, proxy_id: str) -> Proxy | None:
         """Return a proxy, None when it has left the pool."""
@@ -287,8 +317,8 @@ class Pool:
                 tickets.remove(ticket)
                 if not tickets:
                     del self._tickets[sequence]
-                # With the login and the epoch that are valid now.
-                return self._assign(ticket.proxy_id, self.judge.epoch)
+                # With the login that is valid now.
+                return self._assign(ticket.proxy_id, ticket.epoch)
         if tickets is not None and not tickets:
             del self._tickets[sequence]
         return None
@@ -305,6 +335,8 @@ class Pool:
         else:
             tickets = self._tickets.setdefault(sequence, deque())
             tickets.append(Assignment(proxy_id, epoch, member.url))
+            if len(self._tickets) > _TICKET_SITES:
+                del self._tickets[next(iter(self._tickets))]
 
     def report(self, proxy_id: str, epoch: int, evidence: Evidence) -> Report | None:
         """Book the outcome of a download on the proxy it went through.
@@ -348,11 +380,18 @@ class Pool:
         if self.state is not State.OPEN:
             return []
         taken = self.judge.take_probes(most)
-        epoch = self.judge.epoch
-        found = []
-        for proxy_id in await taken if isinstance(taken, Awaitable) else taken:
-            if proxy_id in self._members or await self._meet(proxy_id):
-                found.append(Assignment(proxy_id, epoch, self._members[proxy_id].url))
+        left = deque(await taken if isinstance(taken, Awaitable) else taken)
+        found: list[Assignment] = []
+        try:
+            while left:
+                proxy_id = left.popleft()
+                if await self._may_probe(proxy_id, ""):
+                    url = self._members[proxy_id].url
+                    found.append(Assignment(proxy_id, self.judge.epoch, url))
+        except BaseException:
+            for proxy_id in (*left, *(it.proxy_id for it in found)):
+                self.judge.unsent(proxy_id, "")
+            raise
         return found
 
     def checked(self, proxy_id: str, epoch: int, evidence: Evidence) -> None:

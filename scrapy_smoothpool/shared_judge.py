@@ -42,6 +42,8 @@ GATHER = 0.05
 """Seconds in which successes are gathered for one delivery; a failure is delivered at once."""
 PAUSE = 0.5
 """Seconds between two tries to deliver."""
+UNUSABLE = 1_000
+"""Members that this worker cannot use and remembers not to probe."""
 FAREWELL = 2.0
 """Seconds in which the last outcomes must be delivered."""
 
@@ -124,6 +126,7 @@ class SharedJudge:
         self._out: dict[str, _Out] = {}  # as far as this worker knows
         self._consecutive: dict[str, int] = {}
         self._probing: dict[str, int] = {}  # leased to this worker, id → epoch
+        self._unusable: set[str] = set()  # by this worker; others may probe them
         self._next_look = 0.0
         self._next_wake: float | None = None
         self._queue: deque[_Waiting] = deque(maxlen=KEPT)
@@ -165,6 +168,7 @@ class SharedJudge:
         """Take the list; what was known of others is forgotten."""
         self._eligible = {name for name, takes_part in eligible.items() if takes_part}
         self._total = 0
+        self._unusable.clear()
         known: dict[str, int] | dict[str, _Out]
         for known in (self._put_out, self._out, self._consecutive, self._probing):
             for gone in known.keys() - eligible.keys():
@@ -190,9 +194,22 @@ class SharedJudge:
         """Say whether hardly anything gets through."""
         return self._panic.on
 
-    def probe(self, exclude: Collection[str], site: str) -> Awaitable[str | None] | None:
+    def nothing_found(self, site: str) -> None:
+        """Note that nothing came of the turn."""
+        self._panic.give_turn_back()
+
+    def paced(self, site: str) -> bool:
+        """Say whether it is only the panic's walking pace for which a request has to wait."""
+        return not self._wait_in_panic and self._panic.between_turns
+
+    def expect(self, size: int) -> None:
+        """Keep nothing whose size depends on the list's."""
+
+    def probe(
+        self, exclude: Collection[str], site: str, *, may: bool = True
+    ) -> Awaitable[str | None] | None:
         """Look, once in a while, whether this request has to probe a proxy."""
-        if self._admission or self._clock() < self._next_look:
+        if self._admission or not may or self._clock() < self._next_look:
             return None
         self._next_look = self._clock() + LOOK  # this one asks; the others pick meanwhile
         return self._probe(exclude)
@@ -206,6 +223,8 @@ class SharedJudge:
         return await self._take(most, ())
 
     async def _take(self, most: int, exclude: Collection[str]) -> list[str]:
+        if self._unusable:
+            exclude = {*exclude, *self._unusable}
         probes = await self._store.take_probe(self._probe_timeout, self._known_until, most, exclude)
         self._learn(probes)
         for name, reason in probes.leased.items():
@@ -251,8 +270,10 @@ class SharedJudge:
         """Say whether an assignment of *epoch* is this worker's probe."""
         return self._probing.get(proxy_id, epoch + 1) <= epoch
 
-    def unsent(self, proxy_id: str, site: str) -> None:
+    def unsent(self, proxy_id: str, site: str, *, usable: bool = True) -> None:
         """Give the lease back: the next request, here or elsewhere, probes."""
+        if not usable and len(self._unusable) < UNUSABLE:
+            self._unusable.add(proxy_id)
         epoch = self._probing.pop(proxy_id)
         happened = Happened(proxy_id, epoch, Kind.UNSENT)
         self._tell(_Waiting(happened, Evidence(Outcome.NEUTRAL), blamed=False))

@@ -533,6 +533,31 @@ def test_who_is_out_of_the_pool_counts_as_out_on_a_site(whole_and_site):
     assert (pool.out, site.out) == (1, 1)
 
 
+def test_a_crowd_that_is_passed_over_costs_little_and_is_looked_at_again(make, clock):
+    health = make(400, eject_after=1)
+    crowd = {f"p{number}" for number in range(300)}
+    for name in sorted(crowd):
+        health.failed(name, certain=True)
+    clock.now += 30
+    looked_at: list[str] = []
+
+    class Crowd:
+        def __contains__(self, name):
+            looked_at.append(name)
+            return name in crowd
+
+    assert health.probe(Crowd()) is None
+    assert len(looked_at) <= 32
+    for _ in range(9):
+        assert health.probe(Crowd()) is None
+    assert set(looked_at) == crowd  # each once, then they are left alone
+    looked_at.clear()
+    assert health.probe(Crowd()) is None
+    assert len(looked_at) == 300 % 32
+    clock.now += 1
+    assert health.probe() in crowd
+
+
 # Candidates.
 
 

@@ -307,6 +307,75 @@ async def test_it_is_known_when_the_next_is_due(by_site, clock):
     assert made.judge.next_due == 0.0
 
 
+@in_loop
+async def test_out_in_both_ways_it_comes_back_where_there_is_but_one_site(by_site, clock):
+    made = await by_site("abcd")
+    made.report("a", Outcome.BANNED, A, 3)
+    made.report("a", Outcome.PROXY_ERROR, A, 3)
+    assert made.pool.out == 1
+    clock.now += 30
+    assert await made.picks(A, 1) == ["a"]  # one request probes both
+    assert "a" not in await made.picks(A, 9)
+    made.report("a", Outcome.SUCCESS, A)
+    assert "a" in await made.picks(A, 40)
+    assert made.returned() == [Return("a"), Return("a", A)]
+
+
+@in_loop
+async def test_a_request_that_has_failed_does_not_probe_unless_there_is_no_other(by_site, clock):
+    made = await by_site("abc", by_site=False)
+    made.report("a", Outcome.PROXY_ERROR, A, 3)
+    clock.now += 30
+    tried = await made.pool.acquire(("b",), A)
+    assert tried.proxy_id == "c"
+    assert (await made.pool.acquire(("b", "c"), A)).proxy_id == "b"  # any but the last comes first
+    made.report("b", Outcome.PROXY_ERROR, A, 3)
+    assert (await made.pool.acquire(("c",), A)).proxy_id == "a"  # nobody else is left
+
+
+@in_loop
+async def test_picks_kept_for_sites_are_bounded(by_site):
+    made = await by_site("abcd")
+    for number in range(1_500):
+        site = f"s{number}"
+        ticket = await made.pool.acquire((), site)
+        made.pool.give_back(ticket.proxy_id, ticket.epoch, site)
+    assert len(made.pool._tickets) <= 1_000
+    assert made.pool._tickets[f"s{number}"]
+
+
+@in_loop
+async def test_a_longer_list_leaves_room_for_fewer_sites(by_site, monkeypatch):
+    monkeypatch.setattr(local_judge, "MAX_SEATS", 40)
+    made = await by_site("abcd")
+    for number in range(12):
+        await made.picks(f"s{number}", 1)
+    assert len(made.judge._sites) == 10
+    names = "abcdefghij"
+    listed = [Proxy("http", f"{n}.example", 8080, None, None, 1, n) for n in names]
+    await made.pool.reload(listed)
+    assert list(made.judge._sites) == ["s8", "s9", "s10", "s11"]
+    assert made.strategy._sequences.keys() == {"", "s8", "s9", "s10", "s11"}
+
+
+@in_loop
+async def test_a_turn_that_found_nobody_is_the_next_ones(by_site, clock):
+    # Else requests that have tried the only proxy would never get it.
+    made = await by_site("ab", by_site=False)
+    made.report("a", Outcome.BANNED, A, 3)
+    for _ in range(60):
+        made.report("b", Outcome.BANNED, A)
+    assert made.pool.panicking(A)
+    clock.now += 1
+    assert await made.pool.acquire(("b",), A) is None
+    assert not made.pool.paced(A)
+    assert (await made.pool.acquire((), A)).proxy_id == "b"
+    assert made.pool.paced(A)
+    assert await made.pool.acquire((), A) is None  # in its turn
+    clock.now += 1
+    assert not made.pool.paced(A)
+
+
 # Candidates.
 
 
@@ -345,6 +414,32 @@ async def test_one_that_failed_its_check_is_checked_again(by_site, clock):
         clock.now += 1
     assert len(await made.pool.take_probes(9)) == 2
     assert not made.pool.panicking("")  # checks are no requests
+
+
+@in_loop
+async def test_a_ban_of_the_check_does_not_admit_by_site_either(by_site):
+    made = await by_site("ab", admission=True)
+    (probe,) = await made.pool.take_probes(1)
+    banned = Evidence(Outcome.BANNED, A, turned_away=True, why="status 403")
+    made.pool.checked(probe.proxy_id, probe.epoch, banned)
+    assert await made.picks(A, 2) == [None, None]
+    assert made.back == []
+
+
+@in_loop
+async def test_a_check_that_passes_ends_no_panic(by_site, clock):
+    made = await by_site("abcd", by_site=False, admission=True)
+    for probe in await made.pool.take_probes(4):
+        made.pool.checked(probe.proxy_id, probe.epoch, Evidence(Outcome.SUCCESS, answered=True))
+    await made.picks("", 1)
+    for _ in range(40):
+        for name in "abcd":
+            made.report(name, Outcome.BANNED, "")
+    assert made.pool.panicking("")
+    clock.now += 60
+    for probe in await made.pool.take_probes(4):
+        made.pool.checked(probe.proxy_id, probe.epoch, Evidence(Outcome.SUCCESS, answered=True))
+    assert made.pool.panicking("")
 
 
 @in_loop

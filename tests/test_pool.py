@@ -716,6 +716,17 @@ async def test_a_probe_is_left_to_a_request_that_has_not_tried_the_proxy(either,
     clock.now += 30
     for _ in range(4):
         assert await made.acquire("b") in ("a", "c", "d")
+    assert await made.acquire() == "b"
+
+
+@in_loop
+async def test_a_request_that_has_failed_is_no_probe_while_there_are_others(either, clock):
+    made = await either(proxies("abc"))
+    made.put_out("b")
+    clock.now += 30
+    for tried in ("a", "c", "a"):
+        assert await made.acquire(tried) in {"a", "c"} - {tried}
+    made.put_out("c")
     assert await made.acquire("a") == "b"
 
 
@@ -726,7 +737,8 @@ async def test_a_probe_that_one_request_cannot_be_keeps_no_other_waiting(either,
     clock.now += 1
     made.put_out("c")
     clock.now += 30
-    assert await made.acquire("b") == "c"
+    made.report("b", made.pool.judge.epoch, AMBIGUOUS, site="rests.test", rest=60.0)
+    assert await made.acquire(site="rests.test") == "c"
     assert await made.acquire() == "b"
 
 

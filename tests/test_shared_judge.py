@@ -12,7 +12,7 @@ import pytest
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool import shared_judge
-from scrapy_smoothpool.exceptions import StoreUnavailable
+from scrapy_smoothpool.exceptions import SettingsError, StoreUnavailable
 from scrapy_smoothpool.judge import Evidence, Report, Return
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.pool import Pool
@@ -88,6 +88,13 @@ class Worker:
                 break
             await asyncio.sleep(0.01)
         return [report for _, report in self.reports]
+
+    async def delivered(self) -> None:
+        """Wait until nothing is left to be delivered."""
+        for _ in range(500):
+            if not self.judge._queue and self.judge._delivering is None:
+                return
+            await asyncio.sleep(0.01)
 
     async def probe(self, seconds: float = 0.0) -> str | None:
         """Let the worker look for a probe, after some real time."""
@@ -305,6 +312,62 @@ async def test_a_worker_that_closes_gives_its_probe_back(workers):
     assert await one.probe(0.11) == "a"
     await one.pool.close()
     assert await two.probe() == "a"
+
+
+@in_loop
+async def test_a_probe_of_one_that_another_worker_brought(workers):
+    one = await workers("ab")
+    two = await workers("abcd", eject_time=0.1)
+    two.tell("c", Outcome.PROXY_ERROR, 3)
+    await two.told(3)
+    assert await one.probe(0.3) == "c"
+    one.tell("c", Outcome.SUCCESS)
+    await one.told(1)
+    assert one.reports[-1][1] == Report()
+
+
+@in_loop
+async def test_a_probe_that_this_worker_cannot_use_is_anothers(workers):
+    def accept(proxies: Any) -> None:
+        if any(proxy.id == "c" for proxy in proxies):
+            raise SettingsError("no such scheme here")
+
+    one = await workers("ab")
+    one.pool._accept = accept
+    two = await workers("abcd", eject_time=0.1)
+    two.tell("c", Outcome.PROXY_ERROR, 3)
+    await two.told(3)
+    assert await one.probe(0.3) is None
+    assert await one.probe() is None
+    await one.delivered()
+    assert await two.probe() == "c"
+
+
+@in_loop
+async def test_checks_of_a_new_list_are_not_late(workers):
+    one = await workers("ab", admission=True)
+    await one.pool.take_probes(9)
+    await one.pool.reload([Proxy("http", f"{n}.example", 8080, None, None, 1, n) for n in "axyz"])
+    for probe in await one.pool.take_probes(9):
+        passed = Evidence(Outcome.SUCCESS, SITE, answered=True)
+        one.pool.checked(probe.proxy_id, probe.epoch, passed)
+    await one.told(3)
+    assert sorted(back.proxy_id for back in one.back) == ["x", "y", "z"]
+
+
+@in_loop
+async def test_leases_are_given_back_when_their_lines_cannot_be_read(workers, monkeypatch):
+    one = await workers("ab", admission=True)
+    two = await workers("abcd", admission=True)
+
+    async def lost(proxy_id: str) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(one.strategy, "lookup", lost)
+    with pytest.raises(StoreUnavailable):
+        await one.pool.take_probes(9)
+    await one.delivered()
+    assert sorted(it.proxy_id for it in await two.pool.take_probes(9)) == list("abcd")
 
 
 # Redis away.
