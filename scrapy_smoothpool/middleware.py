@@ -104,7 +104,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if self._robots.holds(request):
             self._stats.inc(names.ROBOTS_WAITS)
             why = f"robots.txt could not be had, {self._robots.why(request)}"
-            if self._extension.checking:
+            if self._extension.checking or self._robots.was_early(request):
                 return await self._wait(request, why)
             return await self._none_for(request, why)
         if not self._wants_proxy(request):
@@ -236,7 +236,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
     def _no_robots(self, request: Request, reason: str) -> IgnoreRequest:
         # Its pages do the waiting, through the scheduler. IgnoreRequest, since Scrapy logs
         # anything else with a traceback at every turn.
-        self._robots.failed(request, reason)
+        self._robots.failed(request, reason, early=self._extension.checking)
         return IgnoreRequest(f"robots.txt waits for a proxy: {reason}")
 
     # On the way

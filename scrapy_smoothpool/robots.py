@@ -37,10 +37,11 @@ _PAUSE_MAX = 60.0
 class _Missing:
     """A host whose robots.txt could not be had: why, and when it is asked for again."""
 
-    __slots__ = ("next_ask", "pause", "reason")
+    __slots__ = ("early", "next_ask", "pause", "reason")
 
     def __init__(self) -> None:
         self.reason = ""
+        self.early = False
         self.pause = _PAUSE / 2
         self.next_ask = 0.0
 
@@ -72,11 +73,14 @@ class RobotsGuard:
     def _host(self, request: Request) -> str:
         return urlsplit(self._asked_for(request)).netloc
 
-    def failed(self, request: Request, reason: str) -> None:
-        """Note that this robots.txt cannot be had, maybe by the pool's fault."""
+    def failed(self, request: Request, reason: str, *, early: bool = False) -> None:
+        """Note that this robots.txt cannot be had, maybe by the pool's fault.
+
+        :param early: it was too early to say that the pool had no proxy.
+        """
         missing = self._missing.setdefault(self._host(request), _Missing())
-        missing.reason = reason
-        missing.pause = min(2 * missing.pause, _PAUSE_MAX)
+        missing.reason, missing.early = reason, early
+        missing.pause = _PAUSE if early else min(2 * missing.pause, _PAUSE_MAX)
         missing.next_ask = time.monotonic() + missing.pause
 
     def arrived(self, request: Request) -> None:
@@ -91,6 +95,11 @@ class RobotsGuard:
         """Return why the robots.txt of a page's host could not be had."""
         missing = self._missing.get(urlparse_cached(request).netloc)
         return missing.reason if missing else ""
+
+    def was_early(self, request: Request) -> bool:
+        """Say whether a page's robots.txt was only asked for when it was too early to say."""
+        missing = self._missing.get(urlparse_cached(request).netloc)
+        return missing is not None and missing.early
 
     def holds(self, request: Request) -> bool:
         """Say whether a page must wait for its host's robots.txt.

@@ -134,6 +134,21 @@ def test_an_empty_pool_is_not_empty_while_it_is_checked(farm, dead, strategy, on
     assert [s for s in done.signals if s[0] == "pool_exhausted"] == []
 
 
+@pytest.mark.parametrize("on_empty", ["wait", "ignore", "close"])
+def test_robots_txt_waits_for_the_checks_too(farm, dead, strategy, on_empty):
+    site = farm.site()
+    settings = {
+        **strategy,
+        "SMOOTHPOOL_PROXIES": [*dead(20), farm.proxy("good").url],
+        "SMOOTHPOOL_ADMISSION": True,
+        "SMOOTHPOOL_ON_EMPTY": on_empty,
+        "ROBOTSTXT_OBEY": True,
+    }
+    done = crawl(pages(site, 5), settings)
+    assert len(done.arrived) == 5, done.log[-3000:]
+    assert done.finish_reason == "finished"
+
+
 def test_when_none_passes_the_crawl_closes_if_that_was_chosen(dead, farm, strategy):
     site = farm.site()
     settings = {

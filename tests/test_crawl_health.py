@@ -249,6 +249,28 @@ def test_everything_is_a_ban(farm, strategy, mode):
     assert done.stat("panics") == 1
 
 
+@pytest.mark.parametrize("on_empty", ["wait", "ignore", "close"])
+def test_a_walking_pace_is_no_empty_pool(farm, strategy, on_empty):
+    """Every page gets its tries and the site's own answer, however long it takes."""
+    site = farm.site()
+    proxies = farm.many(2, behaviour=always(Answer(403)))
+    settings = {
+        **strategy,
+        **listed(proxies),
+        "SMOOTHPOOL_ON_EMPTY": on_empty,
+        "SMOOTHPOOL_EJECT_TIME": 300,
+        "SMOOTHPOOL_RETRY_TIMES": 1,
+        "RETRY_ENABLED": False,
+    }
+    done = crawl(pages(site, 40), settings, timeout=120)
+    assert done.stat("panics") == 1
+    assert done.finish_reason == "finished"
+    errors = Counter(failure["error"] for failure in done.failed)
+    assert errors == {"HttpError": 40}, done.failed
+    assert [s for s in done.signals if s[0] == "pool_exhausted"] == []
+    assert 40 < sum(len(p.hits) for p in proxies) <= 80
+
+
 def test_a_ban_that_repeats_is_not_answered_at_once(farm, mode):
     site = farm.site()
     site.respond("/page/1", status=429)

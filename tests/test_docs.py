@@ -22,7 +22,6 @@ from scrapy_smoothpool import (
     panic,
     rests,
     shared_judge,
-    waiting,
 )
 from scrapy_smoothpool.failures import RETRY_AFTER_MAX
 from scrapy_smoothpool.policies import BanPolicy, build_policy
@@ -239,8 +238,7 @@ def sentences() -> list[str]:
         f"less than half of the last {comparison.LEAST_OTHERS} outcomes of the others",
         f"at most {DEFAULT.eject_max_percent} % of the pool (`SMOOTHPOOL_EJECT_MAX_PERCENT`)",
         f"{panic.LEAST_BARREN} failures (or 2 for each proxy, if that is more)",
-        f"at most {1 / panic.PACE:g} picks a second, and about {1 / waiting.HOLD:g} while requests "
-        "wait",
+        f"at most {1 / panic.PACE:g} picks a second",
         f"one request every {panic.PAUSE:g} s",
         f"its own limit of {DEFAULT.eject_max_percent} % (`SMOOTHPOOL_EJECT_MAX_PERCENT`)",
         f"at most {local_judge.MAX_SITES}, and fewer for long lists ({local_judge.MAX_SEATS} "
