@@ -84,7 +84,8 @@ class SharedJudge:
     :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
     :param clock: seconds, monotonic; for this worker's own pauses only.
     :param jitter: factor by which an ejection is drawn out; 1 or more.
-    :param admission: checks probe, not requests.
+    :param admission: checks probe, not requests. Without it this worker leaves those
+        alone that nobody has checked yet.
     :param on_report: called with what an outcome led to, some time after it.
     :param on_return: called when this worker's probe brought a proxy back.
     """
@@ -116,6 +117,7 @@ class SharedJudge:
         self._panic = Panic(clock)
         self._eligible: set[str] = set()
         self._total = 0
+        self._checked = 0
         self._out_count = 0
         self.epoch = 0
         # Up to which epoch this worker knows who was put out, and when each was.
@@ -143,11 +145,16 @@ class SharedJudge:
         """Number of proxies in the pool, by the last reply."""
         return self._total or len(self._eligible)
 
+    @property
+    def checked(self) -> int:
+        """Number of them that are no candidates: the pool as the limits and a panic see it."""
+        return self._checked
+
     # The list
 
     async def open(self) -> None:
         """See at once who is out: a worker that joins knows what all know."""
-        self._learn(await self._store.take_probe(self._probe_timeout, 0, 0))
+        self._learn(await self._take_probe(0, ()))
         await self.refresh()
 
     async def refresh(self) -> None:
@@ -206,7 +213,7 @@ class SharedJudge:
         return await self._take(most, ())
 
     async def _take(self, most: int, exclude: Collection[str]) -> list[str]:
-        probes = await self._store.take_probe(self._probe_timeout, self._known_until, most, exclude)
+        probes = await self._take_probe(most, exclude)
         self._learn(probes)
         for name, reason in probes.leased.items():
             self._probing[name] = probes.epoch
@@ -219,8 +226,15 @@ class SharedJudge:
             self._next_look = min(self._next_look, self._next_wake)
         return list(probes.leased)
 
+    async def _take_probe(self, most: int, exclude: Collection[str]) -> Probes:
+        # An unchecked proxy is for checks; no request of a page goes through it.
+        return await self._store.take_probe(
+            self._probe_timeout, self._known_until, most, exclude, unchecked=self._admission
+        )
+
     def _learn(self, probes: Probes) -> None:
         self.epoch = max(self.epoch, probes.epoch)
+        self._total, self._checked = probes.members, probes.checked
         for name in probes.put_out:
             self._put_out[name] = probes.complete_until
             self._heard(name, "")
@@ -334,6 +348,7 @@ class SharedJudge:
             self._told = False
             self.epoch = max(self.epoch, judgement.epoch)
             self._out_count, self._total = judgement.out, judgement.members
+            self._checked = judgement.checked
             for waiting, judged in zip(batch, judgement.outcomes, strict=True):
                 self._conclude(waiting, judged)
         return True
@@ -356,7 +371,7 @@ class SharedJudge:
             self._store.withdraw((proxy_id,))
         began = False
         if waiting.blamed and not waiting.evidence.check:
-            began = self._panic.failure(spared=judged.spared, size=self.eligible)
+            began = self._panic.failure(spared=judged.spared, size=self.checked)
         self._on_report(
             proxy_id,
             waiting.evidence,

@@ -298,6 +298,43 @@ async def test_candidates_are_checked_by_one_worker_each(workers):
 
 
 @in_loop
+async def test_a_worker_without_admission_leaves_candidates_to_the_others(workers):
+    one = await workers("abcdef", admission=True)
+    two = await workers(None)
+    assert await two.probe() is None
+    assert two.judge.next_due is None
+    assert await two.pool.take_probes(9) == []
+    first = await one.pool.take_probes(9)
+    assert len(first) == 6
+    for it in first[:2]:
+        one.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.SUCCESS, SITE, answered=True))
+    await one.told(2)
+    assert set(await two.picks(6)) == {it.proxy_id for it in first[:2]}
+
+
+@in_loop
+async def test_candidates_are_no_part_of_the_pool_for_limits_and_panic(workers):
+    crowd = "abcdefghijklmnopqrstuvwxyz0123456789"
+    one = await workers(crowd, admission=True)
+    assert (one.judge.out, one.judge.eligible, one.judge.checked) == (36, 36, 0)
+    for it in await one.pool.take_probes(4):
+        one.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.SUCCESS, SITE, answered=True))
+    await one.told(4)
+    assert (one.judge.out, one.judge.eligible, one.judge.checked) == (32, 36, 4)
+    passed = sorted({name for name in await one.picks(8) if name})
+    for _ in range(5):
+        for name in passed:
+            one.tell(name, Outcome.BANNED)
+    reports = await one.told(24)
+    assert [report.ejected_for for report in reports].count(60.0) == 2
+    # Twenty failures, not two for each of 36.
+    for name in passed:
+        one.tell(name, Outcome.BANNED, 4)
+    await one.told(40)
+    assert one.pool.panicking(SITE)
+
+
+@in_loop
 async def test_a_worker_that_closes_gives_its_probe_back(workers):
     one, two = await workers("abcd", eject_time=0.1), await workers("abcd")
     one.tell("a", Outcome.PROXY_ERROR, 3)

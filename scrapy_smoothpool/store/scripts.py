@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "SET",
         "ZCARD",
         "ZDIFF",
+        "ZINTER",
         "ZSCORE",
         "ZADD",
         "ZREM",
@@ -151,9 +152,17 @@ async def report_outcomes(
     args: list[str | int] = [*rules.arguments()]
     for proxy_id, epoch, kind, reason, jitter in outcomes:
         args += [proxy_id, epoch, kind.value, reason or NO_REASON, repr(float(jitter))]
-    epoch, out, members, *rest = await conn.run(
+    epoch, out, members, unchecked, *rest = await conn.run(
         SCRIPTS["report_outcomes"],
-        [keys.allocations, keys.benched, keys.health, keys.wakes, keys.ejections, keys.epoch],
+        [
+            keys.allocations,
+            keys.benched,
+            keys.health,
+            keys.wakes,
+            keys.ejections,
+            keys.epoch,
+            keys.unchecked,
+        ],
         args,
     )
     judged = [
@@ -169,7 +178,7 @@ async def report_outcomes(
             *[iter(rest)] * 6, strict=True
         )
     ]
-    return Judgement(epoch, out, members, judged)
+    return Judgement(epoch, out, members, judged, unchecked)
 
 
 async def take_probe(
@@ -179,6 +188,8 @@ async def take_probe(
     since_epoch: int,
     wanted: int,
     excluded: Iterable[str] = (),
+    *,
+    unchecked: bool = False,
 ) -> Probes:
     """Lease up to *wanted* due members that are not in *excluded*, and tell how the pool stands.
 
@@ -187,8 +198,10 @@ async def take_probe(
 
     :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
     :param since_epoch: the caller last knew who was out in this epoch; 0 at first.
+    :param unchecked: lease candidates, too; False for whoever would send them requests.
+        What concerns candidates then is not in ``next_wake`` either.
     """
-    epoch, complete, wake, whole, leased, put_out = await conn.run(
+    epoch, complete, wake, whole, members, candidates, leased, put_out = await conn.run(
         SCRIPTS["take_probe"],
         [
             keys.allocations,
@@ -198,8 +211,9 @@ async def take_probe(
             keys.ejections,
             keys.epoch,
             keys.members,
+            keys.unchecked,
         ],
-        [milliseconds(probe_timeout), since_epoch, wanted, *excluded],
+        [milliseconds(probe_timeout), since_epoch, wanted, int(unchecked), *excluded],
     )
     names = [text(word) for word in leased]
     return Probes(
@@ -212,6 +226,8 @@ async def take_probe(
         put_out=[text(name) for name in put_out],
         complete_until=complete,
         whole=bool(whole),
+        members=members,
+        unchecked=candidates,
     )
 
 
@@ -301,6 +317,7 @@ async def swap_in(
             keys.benched,
             keys.wakes,
             keys.ejections,
+            keys.unchecked,
             keys.health,
             *keys.staging(token),
         ],

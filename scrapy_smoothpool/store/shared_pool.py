@@ -66,13 +66,21 @@ class SharedPool:
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Iterable[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
         """Lease members that are due, and tell how the pool stands.
 
         See :func:`.scripts.take_probe`.
         """
         return await scripts.take_probe(
-            self.connection, self.keys, probe_timeout, since_epoch, wanted, excluded
+            self.connection,
+            self.keys,
+            probe_timeout,
+            since_epoch,
+            wanted,
+            excluded,
+            unchecked=unchecked,
         )
 
     async def out(self) -> dict[str, MemberOut]:

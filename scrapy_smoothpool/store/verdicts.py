@@ -119,6 +119,13 @@ class Judgement(NamedTuple):
     members: int
     outcomes: list[Judged]
     """In the order of the batch."""
+    unchecked: int = 0
+    """Members that are out since they have passed no probe yet."""
+
+    @property
+    def checked(self) -> int:
+        """Members but those: the pool as the limits of ejection see it."""
+        return self.members - self.unchecked
 
 
 class Probes(NamedTuple):
@@ -136,6 +143,14 @@ class Probes(NamedTuple):
     """Epoch up to which ``put_out`` is complete; below ``epoch``, ask again from here."""
     whole: bool
     """False: a key was lost, the pool has to be published again."""
+    members: int = 0
+    unchecked: int = 0
+    """Members that are out since they have passed no probe yet."""
+
+    @property
+    def checked(self) -> int:
+        """Members but those: the pool as the limits of ejection see it."""
+        return self.members - self.unchecked
 
 
 class MemberOut(NamedTuple):
@@ -194,8 +209,10 @@ class VerdictStore(Protocol):
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Collection[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
-        """Lease members that are due, and tell how the pool stands."""
+        """Lease members that are due, unchecked ones if asked, and tell how the pool stands."""
 
     async def out(self) -> dict[str, MemberOut]:
         """Return all members that are out."""

@@ -220,9 +220,13 @@ class LeastUsedStrategy:
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Collection[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
         """Lease members that are due; publish the list again where members got lost."""
-        found = await self._pool.take_probe(probe_timeout, since_epoch, wanted, excluded)
+        found = await self._pool.take_probe(
+            probe_timeout, since_epoch, wanted, excluded, unchecked=unchecked
+        )
         # Where members or lines got lost. That another worker replaced the list is no reason to
         # bring ours back.
         if (
