@@ -107,6 +107,10 @@ class Keys:
         """Hash, id → the count that went into the new pool; until it is settled."""
         return self._key("retired:copied")
 
+    def delivered(self, worker: str) -> str:
+        """Return the string with a TTL: a worker's last delivery of outcomes, and its reply."""
+        return self._key(f"delivered:{worker}")
+
     def staging(self, token: str) -> tuple[str, ...]:
         """Return the keys of a list being laid out, all with a TTL.
 

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
-    from scrapy_smoothpool.store.verdicts import Happened, HealthRules
+    from scrapy_smoothpool.store.verdicts import Delivery, Happened, HealthRules
 
 MOST_OUTCOMES = 1_000
 """Outcomes a call, also what Lua's unpack() can still take."""
+DELIVERED_TTL = 60_000
+"""ms for which a worker's last delivery is remembered."""
 
 #: Script → Redis commands it calls; EVALSHA and EVAL come on top.
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -138,21 +140,26 @@ async def raise_to_minimum(
 
 
 async def report_outcomes(
-    conn: RedisConnection, keys: Keys, rules: HealthRules, outcomes: Sequence[Happened]
+    conn: RedisConnection,
+    keys: Keys,
+    rules: HealthRules,
+    outcomes: Sequence[Happened],
+    delivery: Delivery | None = None,
 ) -> Judgement:
     """Judge up to :data:`MOST_OUTCOMES` outcomes in their order.
 
-    A call whose reply was lost may have been carried out; made again, its outcomes
-    count twice.
+    A call whose reply was lost may have been carried out. Made again with the same
+    *delivery* within :data:`DELIVERED_TTL` of that, and before any with a greater number,
+    it is answered as before and changes nothing; without one its outcomes count twice.
 
-    :raises ValueError: for more.
+    :raises ValueError: for more, or for a delivery after one with a greater number.
     """
     if len(outcomes) > MOST_OUTCOMES:
         raise ValueError(f"{len(outcomes)} outcomes in one call; {MOST_OUTCOMES} are taken")
-    args: list[str | int] = [*rules.arguments()]
+    args: list[str | int] = [*rules.arguments(), delivery.number if delivery else 0, DELIVERED_TTL]
     for proxy_id, epoch, kind, reason, jitter in outcomes:
         args += [proxy_id, epoch, kind.value, reason or NO_REASON, repr(float(jitter))]
-    epoch, out, members, unchecked, *rest = await conn.run(
+    reply = await conn.run(
         SCRIPTS["report_outcomes"],
         [
             keys.allocations,
@@ -162,9 +169,13 @@ async def report_outcomes(
             keys.ejections,
             keys.epoch,
             keys.unchecked,
+            *([keys.delivered(delivery.worker)] if delivery else []),
         ],
         args,
     )
+    if reply is None:
+        raise ValueError(f"{delivery} comes after one with a greater number")
+    epoch, out, members, unchecked, *rest = reply
     judged = [
         Judged(
             stale=bool(stale),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
     from scrapy_smoothpool.store.verdicts import (
+        Delivery,
         Happened,
         HealthRules,
         Judgement,
@@ -56,9 +57,14 @@ class SharedPool:
             self.connection, self.keys, members, fingerprint, start_count, candidates
         )
 
-    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
+    async def report_outcomes(
+        self,
+        rules: HealthRules,
+        outcomes: Sequence[Happened],
+        delivery: Delivery | None = None,
+    ) -> Judgement:
         """Judge outcomes in their order, 1,000 at most; see :func:`.scripts.report_outcomes`."""
-        return await scripts.report_outcomes(self.connection, self.keys, rules, outcomes)
+        return await scripts.report_outcomes(self.connection, self.keys, rules, outcomes, delivery)
 
     async def take_probe(
         self,

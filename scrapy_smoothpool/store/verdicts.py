@@ -93,6 +93,15 @@ class Happened(NamedTuple):
     """Factor by which an ejection is drawn out, 1 or more; drawn by the worker."""
 
 
+class Delivery(NamedTuple):
+    """What tells a batch of outcomes from all others, when it has to be sent again."""
+
+    worker: str
+    """A token, random and the same for all deliveries of a worker."""
+    number: int
+    """Greater than that of the worker's deliveries before; the same when sent again."""
+
+
 class Judged(NamedTuple):
     """What one outcome led to."""
 
@@ -200,8 +209,13 @@ class Record(NamedTuple):
 class VerdictStore(Protocol):
     """Where the verdicts are kept. All methods may raise StoreError or StoreUnavailable."""
 
-    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
-        """Judge outcomes in their order."""
+    async def report_outcomes(
+        self,
+        rules: HealthRules,
+        outcomes: Sequence[Happened],
+        delivery: Delivery | None = None,
+    ) -> Judgement:
+        """Judge outcomes in their order; those of a delivery once, however often it is sent."""
 
     async def take_probe(
         self,

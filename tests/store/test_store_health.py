@@ -14,7 +14,15 @@ from store_helpers import fingerprint, named, rules, run
 from scrapy_smoothpool.health import CANDIDATE
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.publish import PublishResult
-from scrapy_smoothpool.store.verdicts import Happened, Judged, Kind, MemberOut, Record
+from scrapy_smoothpool.store.verdicts import (
+    Delivery,
+    Happened,
+    Judged,
+    Judgement,
+    Kind,
+    MemberOut,
+    Record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -216,6 +224,51 @@ def test_outcomes_of_one_batch_are_judged_in_their_order(pool: SharedPool) -> No
     assert [judged.consecutive for judged in judgement.outcomes] == [1, 2, 0, 1, 2, 3, 0]
     assert [judged.state for judged in judgement.outcomes] == ["active"] * 5 + ["ejected"] * 2
     assert judgement.outcomes[-1].stale
+
+
+def test_a_delivery_that_is_sent_again_is_answered_as_before_and_changes_nothing(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(6))
+    publish(pool, named(8), candidates=True)
+
+    def deliver(kinds: list[Kind], delivery: Delivery | None) -> Judgement:
+        events = [
+            Happened(m, 100, kind, "why", 1.25)
+            for kind in kinds
+            for m in ["p00001", "p00002", "stranger"]
+        ]
+        return run(pool.report_outcomes(rules(eject_after=4), events, delivery))
+
+    first = deliver([Kind.FAILED] * 2, Delivery("one", 1))
+    kept = {key: raw.dump(key) for key in raw.keys(f"smoothpool:{{{pool.keys.pool}}}:*")}
+    clock.pass_(10)
+    assert deliver([Kind.FAILED] * 2, Delivery("one", 1)) == first
+    assert deliver([Kind.LOGIN], Delivery("one", 1)) == first  # its number is what counts
+    assert {key: raw.dump(key) for key in kept} == kept
+    assert 0 < raw.pttl(pool.keys.delivered("one")) <= 60_000
+    assert {judged.consecutive for judged in first.outcomes} == {0, 1, 2}
+
+    # Another worker's is another one, and so is the next.
+    assert deliver([Kind.FAILED], Delivery("two", 1)).outcomes[0].consecutive == 3
+    second = deliver([Kind.FAILED], Delivery("one", 2))
+    assert second.outcomes[0].ejected_for == 37.5
+    assert deliver([Kind.FAILED], Delivery("one", 2)) == second
+    with pytest.raises(ValueError, match="greater number"):
+        deliver([Kind.FAILED] * 2, Delivery("one", 1))
+    assert deliver([Kind.FAILED], None).outcomes[0].stale
+
+
+def test_a_thousand_outcomes_are_remembered_in_a_delivery(
+    pool: SharedPool, raw: redis.Redis
+) -> None:
+    publish(pool, named(1500))
+    longest = rules(eject_after=1, max_percent=100, eject_time=1e11, eject_time_max=2e12)
+    events = [Happened(m, 2**52, Kind.FAILED, "why", 1.5) for m in list(named(1000))]
+    first = run(pool.report_outcomes(longest, events, Delivery("one", 2**40)))
+    assert first.epoch == 2**52 + 1000
+    assert run(pool.report_outcomes(longest, events, Delivery("one", 2**40))) == first
+    assert raw.strlen(pool.keys.delivered("one")) < 30_000
 
 
 # Probes.

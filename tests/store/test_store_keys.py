@@ -22,6 +22,7 @@ def test_key_names_are_literally_these() -> None:
     assert keys.publisher == "smoothpool:{default}:publisher"
     assert keys.retired == "smoothpool:{default}:retired"
     assert keys.retired_copied == "smoothpool:{default}:retired:copied"
+    assert keys.delivered("ab") == "smoothpool:{default}:delivered:ab"
     assert keys.staging("ab") == (
         "smoothpool:{default}:staging:ab:allocations",
         "smoothpool:{default}:staging:ab:members",

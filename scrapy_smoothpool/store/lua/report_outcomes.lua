@@ -11,6 +11,7 @@
 -- KEYS[5]  sorted set, id -> epoch of the ejection
 -- KEYS[6]  string, the clock of ejections
 -- KEYS[7]  sorted set, id -> server time of the next step, ms, of those out and unchecked
+-- KEYS[8]  string, number of the worker's last delivery, and its reply; may be left out
 -- ARGV[1]  integer, failures in a row that put a member out, 0 for never
 -- ARGV[2]  integer, ms of the first ejection
 -- ARGV[3]  integer, ms of the longest
@@ -19,11 +20,15 @@
 -- ARGV[6]  integer, outcomes needed before their share of failures counts
 -- ARGV[7]  integer, percent of failures among them that puts a member out
 -- ARGV[8]  integer, multiple of the first ejection in which one doubling is forgiven
--- ARGV[9…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
+-- ARGV[9]  integer, number of the delivery
+-- ARGV[10] integer, ms for which it is remembered
+-- ARGV[11…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
 --          reason, factor by which an ejection is drawn out
 -- Returns  {epoch now, members out, members, those of them unchecked, and of each outcome:
 --          state after it or '' when it is no member, 1 if it came too late to count, failures
---          in a row, ms of the ejection or -1, 1 if it was spared, 1 if it came back}
+--          in a row, ms of the ejection or -1, 1 if it was spared, 1 if it came back};
+--          the same once more, nothing having changed, for a delivery that is sent again; nil
+--          for one that is older than the last
 -- Cost     O(outcomes + (ejections and returns) × log n)
 --
 -- What does not fit together is taken for the safer: whoever is on the bench is out,
@@ -31,6 +36,14 @@
 -- as checked too much, or as unchecked too little, makes the limits narrower. The clock
 -- of ejections is never behind an epoch that somebody has seen, so that a new one,
 -- should the key be lost, makes no outcome too old for good.
+local answered = KEYS[8] and redis.call('GET', KEYS[8])
+if answered then
+    local number, reply = unpack(cmsgpack.unpack(answered))
+    if number >= tonumber(ARGV[9]) then
+        return number == tonumber(ARGV[9]) and reply
+    end
+end
+
 local rules = {}
 for i = 1, 8 do
     rules[i] = tonumber(ARGV[i])
@@ -46,7 +59,7 @@ local members = redis.call('ZCARD', KEYS[1]) + out
 local unchecked = math.min(out, redis.call('ZCARD', KEYS[7]))
 
 local ids, records = {}, {}
-for i = 9, #ARGV, 5 do
+for i = 11, #ARGV, 5 do
     if not records[ARGV[i]] then
         ids[#ids + 1] = ARGV[i]
         records[ARGV[i]] = {id = ARGV[i]}
@@ -156,7 +169,7 @@ local function succeeded(r)
 end
 
 local reply = {0, 0, members, 0}
-for i = 9, #ARGV, 5 do
+for i = 11, #ARGV, 5 do
     local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
     local reason, jitter = ARGV[i + 3], tonumber(ARGV[i + 4])
     epoch = math.max(epoch, made, r and r.epoch or 0)
@@ -198,4 +211,7 @@ if epoch ~= (stored or 0) then
     redis.call('SET', KEYS[6], string.format('%.0f', epoch))
 end
 reply[1], reply[2], reply[4] = epoch, out, unchecked
+if KEYS[8] then
+    redis.call('SET', KEYS[8], cmsgpack.pack({tonumber(ARGV[9]), reply}), 'PX', ARGV[10])
+end
 return reply
