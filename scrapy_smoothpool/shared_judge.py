@@ -11,13 +11,15 @@ asks nobody: who is out is not in the rotation it picks from. Beside it,
 
 Outcomes that Redis cannot take now are kept (a bounded number of them) and
 delivered later; they carry the epoch in which their proxy was assigned, so late
-ones change nothing.
+ones change nothing. A batch whose reply was lost may have been judged: it is sent
+again as it was, under the same number, until it is answered, and counts once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +30,15 @@ from .health import CANDIDATE, FALL_BACK, LEAST, POOR, WINDOW
 from .judge import Evidence, Report, Return, Standing
 from .outcome import Outcome
 from .panic import Panic
-from .store.verdicts import Happened, HealthRules, Judged, Kind, Probes, VerdictStore
+from .store.verdicts import (
+    Delivery,
+    Happened,
+    HealthRules,
+    Judged,
+    Kind,
+    Probes,
+    VerdictStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +47,13 @@ LOOK = 1.0
 MOST = 500
 """Outcomes in one delivery."""
 KEPT = 10_000
-"""Outcomes kept while Redis does not answer; the oldest go first."""
+"""Outcomes kept while Redis does not take them, beside a batch in doubt; the oldest go first."""
 GATHER = 0.05
 """Seconds in which successes are gathered for one delivery; a failure is delivered at once."""
 PAUSE = 0.5
-"""Seconds between two tries to deliver."""
+"""Seconds between two tries to deliver, while Redis does not answer."""
+LONG_PAUSE = 5.0
+"""Seconds between two tries to deliver, while Redis refuses: a person has to mend that."""
 FAREWELL = 2.0
 """Seconds in which the last outcomes must be delivered."""
 
@@ -129,6 +141,8 @@ class SharedJudge:
         self._next_look = 0.0
         self._next_wake: float | None = None
         self._queue: deque[_Waiting] = deque(maxlen=KEPT)
+        self._in_doubt: list[_Waiting] = []  # sent, not answered; before the queue
+        self._delivery = Delivery(secrets.token_hex(8), 0)  # its number, or the last one's
         self._delivering: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()  # of deliveries
         self._urgent = asyncio.Event()
@@ -312,46 +326,49 @@ class SharedJudge:
             if not self._urgent.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), GATHER)
-            delivered = await self._deliver()
-            while not delivered:
-                await asyncio.sleep(PAUSE)
-                delivered = await self._deliver()
+            pause = await self._deliver()
+            while pause:
+                await asyncio.sleep(pause)
+                pause = await self._deliver()
         finally:
             self._delivering = None
 
-    async def _deliver(self) -> bool:
-        """Deliver all that waits; False if Redis did not answer, and the rest is kept."""
+    async def _deliver(self) -> float:
+        """Deliver all that waits; seconds until the next try if Redis did not take it, else 0."""
         async with self._order:
             self._urgent.clear()
             return await self._deliver_in_order()
 
-    async def _deliver_in_order(self) -> bool:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+    async def _deliver_in_order(self) -> float:
+        while batch := self._next_batch():
             try:
                 judgement = await self._store.report_outcomes(
-                    self._rules, [waiting.happened for waiting in batch]
+                    self._rules, [waiting.happened for waiting in batch], self._delivery
                 )
             except StoreUnavailable:
-                room = KEPT - len(self._queue)
-                self._queue.extendleft(reversed(batch[-room:] if room else []))
-                return False
+                return PAUSE
             except StoreError as error:
-                # A person has to mend that; keeping outcomes for it would only age them.
+                # A failover ends by itself (READONLY until then); the rest a person has to mend.
                 if not self._told:
-                    logger.error("Outcomes cannot be shared with the other workers: %s", error)
+                    logger.error(
+                        "Outcomes cannot be shared with the other workers, and are kept: %s", error
+                    )
                 self._told = True
-                continue
-            except asyncio.CancelledError:
-                self._queue.extendleft(reversed(batch))
-                raise
-            self._told = False
+                return LONG_PAUSE
+            self._told, self._in_doubt = False, []
             self.epoch = max(self.epoch, judgement.epoch)
             self._out_count, self._total = judgement.out, judgement.members
             self._checked = judgement.checked
             for waiting, judged in zip(batch, judgement.outcomes, strict=True):
                 self._conclude(waiting, judged)
-        return True
+        return 0.0
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Return what is in doubt, or else what waits, which is in doubt from now on."""
+        if not self._in_doubt and self._queue:
+            self._in_doubt = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+            self._delivery = self._delivery._replace(number=self._delivery.number + 1)
+        return self._in_doubt
 
     def _conclude(self, waiting: _Waiting, judged: Judged) -> None:
         """Do what Redis decided."""

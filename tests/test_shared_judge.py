@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from itertools import count
+from itertools import count, pairwise
 from math import ceil
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool import shared_judge
-from scrapy_smoothpool.exceptions import StoreUnavailable
+from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.judge import Evidence, Report, Return
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.pool import Pool
@@ -366,6 +366,112 @@ async def test_outcomes_wait_for_redis(own, workers, monkeypatch):
     own.resume()
     reports = await one.told(3)
     assert [report.ejected_for for report in reports] == [None, None, 60.0]
+
+
+@in_loop
+async def test_what_was_judged_unheard_counts_once(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
+    one = await workers("abcd", server=own)
+    own.pause()
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    # Two calls and their retries time out; the paused server finds all of them when it resumes.
+    await asyncio.sleep(2.5)
+    own.resume()
+    assert [report.ejected_for for report in await one.told(2)] == [None, None]
+    await asyncio.sleep(0.2)
+    (record,) = (await one.strategy._pool.records("a")).values()
+    assert (record.consecutive, record.history) == (2, "11")
+    one.tell("a", Outcome.PROXY_ERROR)
+    assert (await one.told(3))[-1].ejected_for == 60.0
+
+
+@in_loop
+async def test_a_connection_that_breaks_after_the_call_counts_once(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
+    one = await workers("abcd", server=own)
+    own.pause()
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await asyncio.sleep(0.2)
+    # As if the line went down: redis-py sends the call again by itself.
+    for connection in list(one.strategy._connection._client.connection_pool._in_use_connections):
+        connection._writer.transport.abort()
+    await asyncio.sleep(0.2)
+    own.resume()
+    await one.told(2)
+    (record,) = (await one.strategy._pool.records("a")).values()
+    assert (record.consecutive, record.history) == (2, "11")
+
+
+@in_loop
+async def test_a_batch_in_doubt_is_sent_again_as_it_was(workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.01)
+    one = await workers("abcd")
+    sent: list[tuple[Any, int]] = []
+    report_outcomes = one.strategy.report_outcomes
+
+    async def lossy(rules: Any, outcomes: Any, delivery: Any) -> Any:
+        sent.append((delivery, len(outcomes)))
+        judgement = await report_outcomes(rules, outcomes, delivery)
+        if len(sent) < 3:
+            one.tell("b", Outcome.PROXY_ERROR)
+            raise StoreUnavailable("the reply is lost")
+        return judgement
+
+    monkeypatch.setattr(one.strategy, "report_outcomes", lossy)
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await one.told(4)
+    assert [size for _, size in sent] == [2, 2, 2, 2]
+    assert [delivery.number for delivery, _ in sent] == [1, 1, 1, 2]
+    assert len({delivery.worker for delivery, _ in sent}) == 1
+    assert [name for name, _ in one.reports] == list("aabb")
+    records = await one.strategy._pool.records("ab")
+    assert [record.consecutive for record in records.values()] == [2, 2]
+
+
+@in_loop
+async def test_outcomes_outlive_a_failover(own, workers, monkeypatch, caplog):
+    monkeypatch.setattr(shared_judge, "LONG_PAUSE", 0.1)
+    one = await workers("abcd", server=own)
+
+    async def replicate(client: Any, *primary: object) -> None:
+        await client.execute_command("REPLICAOF", *primary)
+
+    # Nobody is there to copy from, so it keeps what it has, and takes no writes.
+    await one.strategy._connection.call(lambda client: replicate(client, "127.0.0.1", 1))
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await asyncio.sleep(0.35)
+    one.tell("a", Outcome.PROXY_ERROR)
+    assert one.reports == []
+    (told,) = [it for it in caplog.records if "Outcomes cannot be shared" in it.getMessage()]
+    assert (told.levelname, "read-only replica" in told.getMessage()) == ("ERROR", True)
+    await one.strategy._connection.call(lambda client: replicate(client, "NO", "ONE"))
+    assert [report.ejected_for for report in await one.told(3)] == [None, None, 60.0]
+
+
+@in_loop
+async def test_outcomes_outlive_a_redis_that_refuses_them(workers, monkeypatch, caplog):
+    one = await workers("abcd")
+    calls: list[float] = []
+    report_outcomes = one.strategy.report_outcomes
+
+    async def refuse(*args: Any) -> Any:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) < 3:
+            raise StoreError("no permission")
+        return await report_outcomes(*args)
+
+    monkeypatch.setattr(shared_judge, "PAUSE", 60.0)
+    monkeypatch.setattr(shared_judge, "LONG_PAUSE", 0.2)
+    monkeypatch.setattr(one.strategy, "report_outcomes", refuse)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    assert (await one.told(3))[-1].ejected_for == 60.0
+    assert [later - earlier >= 0.19 for earlier, later in pairwise(calls)] == [True, True]
+    assert caplog.text.count("no permission") == 1
+    # Once it went well, the next refusal is told again.
+    calls.clear()
+    one.tell("b", Outcome.PROXY_ERROR)
+    await one.told(4)
+    assert caplog.text.count("no permission") == 2
 
 
 @in_loop
