@@ -135,6 +135,8 @@ class SharedJudge:
         # Up to which epoch this worker knows who was put out, and when each was.
         self._known_until = 0
         self._put_out: dict[str, int] = {}
+        # Put out by this worker's own outcomes since it looked, id → epoch then or later.
+        self._own: dict[str, int] = {}
         self._out: dict[str, _Out] = {}  # as far as this worker knows
         self._consecutive: dict[str, int] = {}
         self._probing: dict[str, int] = {}  # leased to this worker, id → epoch
@@ -187,7 +189,7 @@ class SharedJudge:
         self._eligible = {name for name, takes_part in eligible.items() if takes_part}
         self._total = 0
         known: dict[str, int] | dict[str, _Out]
-        for known in (self._put_out, self._out, self._consecutive, self._probing):
+        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
             for gone in known.keys() - eligible.keys():
                 del known[gone]
 
@@ -251,10 +253,14 @@ class SharedJudge:
         self._total, self._checked = probes.members, probes.checked
         for name in probes.put_out:
             self._put_out[name] = probes.complete_until
+            if self._own.pop(name, None) is None:
+                self._out.pop(name, None)  # by somebody else: what was known is of the time before
             self._heard(name, "")
         if probes.put_out:
             self._store.withdraw(probes.put_out)
         self._known_until = probes.complete_until
+        for name in [name for name, epoch in self._own.items() if epoch <= self._known_until]:
+            del self._own[name]
 
     def _heard(self, proxy_id: str, reason: str) -> None:
         """Note that a proxy is out, and why if that is known."""
@@ -360,7 +366,11 @@ class SharedJudge:
             self._out_count, self._total = judgement.out, judgement.members
             self._checked = judgement.checked
             for waiting, judged in zip(batch, judgement.outcomes, strict=True):
-                self._conclude(waiting, judged)
+                try:
+                    self._conclude(waiting, judged)
+                except Exception:  # of whoever is told; the others are told all the same
+                    name = waiting.happened.proxy_id
+                    logger.exception("What follows from an outcome of proxy %s was not told", name)
         return 0.0
 
     def _next_batch(self) -> list[_Waiting]:
@@ -380,15 +390,20 @@ class SharedJudge:
             self._consecutive[proxy_id] = judged.consecutive
         else:
             self._consecutive.pop(proxy_id, None)
-        if judged.restored:
-            self._on_return(self._return(proxy_id))
         if judged.ejected_for is not None:
             self._heard(proxy_id, waiting.happened.reason)
             self._put_out[proxy_id] = self.epoch
+            if self.epoch > self._known_until:
+                self._own[proxy_id] = self.epoch
             self._store.withdraw((proxy_id,))
         began = False
-        if waiting.blamed and not waiting.evidence.check:
+        if waiting.happened.kind is Kind.SUCCESS and not waiting.evidence.check:
+            # Told before, when it came in; now once more, in order with the failures.
+            self._panic.success()
+        elif waiting.blamed and not waiting.evidence.check:
             began = self._panic.failure(spared=judged.spared, size=self.checked)
+        if judged.restored:
+            self._on_return(self._return(proxy_id))
         self._on_report(
             proxy_id,
             waiting.evidence,

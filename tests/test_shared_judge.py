@@ -13,7 +13,7 @@ import pytest
 from farm.redis_server import RedisServer
 from scrapy_smoothpool import shared_judge
 from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
-from scrapy_smoothpool.judge import Evidence, Report, Return
+from scrapy_smoothpool.judge import Evidence, Report, Return, Standing
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.pool import Pool
 from scrapy_smoothpool.proxy import Proxy
@@ -280,6 +280,93 @@ async def test_a_panic_begins_when_redis_says_that_no_more_may_go(workers):
 
 
 @in_loop
+async def test_failures_with_successes_between_them_are_no_panic(workers):
+    one = await workers("ab", eject_after=1)
+    one.tell("a", Outcome.BANNED)
+    await one.told(1)
+    for _ in range(60):  # all of them in one delivery
+        one.tell("b", Outcome.BANNED)
+        one.tell("b", Outcome.SUCCESS)
+    assert not any(report.panic for report in await one.told(121))
+    one.tell("b", Outcome.BANNED, 25)
+    assert any(report.panic for report in await one.told(146))
+    assert one.pool.panicking(SITE)
+
+
+@in_loop
+async def test_a_late_success_and_a_check_end_no_panic(workers):
+    one = await workers("ab", eject_after=1)
+    before = one.judge.epoch
+    one.tell("a", Outcome.BANNED)
+    one.tell("b", Outcome.BANNED, 25)
+    await one.told(26)
+    assert one.pool.panicking(SITE)
+    success = Evidence(Outcome.SUCCESS, SITE, answered=True)
+    one.pool.report("b", one.judge.epoch, success._replace(check=True))
+    await one.told(27)
+    assert one.pool.panicking(SITE)
+    one.tell("a", Outcome.SUCCESS, epoch=before)  # something gets through, whoever it was
+    assert not one.pool.panicking(SITE)
+
+
+@in_loop
+async def test_whoever_is_told_may_raise(workers, caplog):
+    one = await workers("abcd", eject_time=0.1)
+    told = one.judge._on_report
+
+    def raises(proxy_id: str, evidence: Evidence, report: Report) -> None:
+        told(proxy_id, evidence, report)
+        raise RuntimeError("a spider's handler")
+
+    one.judge._on_report = raises
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    assert [report.ejected_for for report in await one.told(3)] == [None, None, 0.1]
+    assert caplog.text.count("RuntimeError: a spider's handler") == 3
+    one.judge._on_return = raises  # type: ignore[assignment]
+    assert await one.probe(0.11) == "a"
+    one.tell("a", Outcome.SUCCESS)
+    one.tell("b", Outcome.SUCCESS)
+    await one.told(4)  # that of b; what a's return led to was not told
+    assert one.reports[-1][0] == "b"
+    assert not one.pool.snapshot()[0].out
+
+
+@in_loop
+async def test_put_out_anew_by_another_worker_it_is_out_since_then(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd", eject_time=0.1)
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    one.now += 7
+    assert await one.probe() is None  # its own ejection, which it knows
+    assert one.judge.standing("a").reason == "banned"
+    assert await two.probe(0.11) == "a"
+    two.tell("a", Outcome.PROXY_ERROR)
+    await two.told(1)
+    assert await one.probe() is None
+    assert one.judge.standing("a") == Standing(True, "", 0)
+    one.now += 5
+    assert await one.probe(0.21) == "a"
+    one.tell("a", Outcome.SUCCESS)
+    await one.told(4)
+    assert one.back == [Return("a", reason="proxy_error", duration=6.0)]
+
+
+@in_loop
+async def test_an_ejection_that_a_look_told_first_is_known_as_its_own_no_longer(workers):
+    one = await workers("abcd")
+    one.judge._known_until = 100
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    assert one.judge._own == {}
+    one.judge._known_until = 0
+    one.tell("b", Outcome.BANNED, 3)
+    await one.told(6)
+    assert one.judge._own == {"b": 2}
+    await one.probe()
+    assert one.judge._own == {}
+
+
+@in_loop
 async def test_candidates_are_checked_by_one_worker_each(workers):
     one = await workers("abcdef", admission=True)
     two = await workers("abcdef", admission=True)
@@ -372,23 +459,26 @@ async def test_outcomes_wait_for_redis(own, workers, monkeypatch):
 async def test_what_was_judged_unheard_counts_once(own, workers, monkeypatch):
     monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
     one = await workers("abcd", server=own)
+    one.tell("b", Outcome.SUCCESS)  # so that the server knows the script
+    await one.told(1)
     own.pause()
     one.tell("a", Outcome.PROXY_ERROR, 2)
-    # Two calls and their retries time out; the paused server finds all of them when it resumes.
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(1.5)  # the call times out; the server finds it when it resumes
     own.resume()
-    assert [report.ejected_for for report in await one.told(2)] == [None, None]
+    assert [report.ejected_for for report in await one.told(3)] == [None] * 3
     await asyncio.sleep(0.2)
     (record,) = (await one.strategy._pool.records("a")).values()
     assert (record.consecutive, record.history) == (2, "11")
     one.tell("a", Outcome.PROXY_ERROR)
-    assert (await one.told(3))[-1].ejected_for == 60.0
+    assert (await one.told(4))[-1].ejected_for == 60.0
 
 
 @in_loop
 async def test_a_connection_that_breaks_after_the_call_counts_once(own, workers, monkeypatch):
     monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
     one = await workers("abcd", server=own)
+    one.tell("b", Outcome.SUCCESS)  # so that the server knows the script
+    await one.told(1)
     own.pause()
     one.tell("a", Outcome.PROXY_ERROR, 2)
     await asyncio.sleep(0.2)
@@ -397,7 +487,7 @@ async def test_a_connection_that_breaks_after_the_call_counts_once(own, workers,
         connection._writer.transport.abort()
     await asyncio.sleep(0.2)
     own.resume()
-    await one.told(2)
+    await one.told(3)
     (record,) = (await one.strategy._pool.records("a")).values()
     assert (record.consecutive, record.history) == (2, "11")
 
