@@ -25,7 +25,8 @@ the proxy (the site was down, the request never went out) is repeated.
 Two limits (after Envoy's outlier detection): bans and verdicts by comparison
 never put out more than ``max_percent`` of the pool, since a rule that calls
 every answer a ban would otherwise empty it; certain faults may put out all but
-one. So a pool of one never wedges.
+one. So a pool of one never wedges. Neither candidates (see below) nor drained
+proxies are part of the pool here, and none of them counts as put out.
 
 Each ejection starts a new *epoch*, a number that only grows. An assignment
 carries the number of its moment; an outcome whose proxy was put out (or newly
@@ -103,6 +104,11 @@ class HealthRecord:
         """Whether it is out of the selection."""
         return self.state is not State.ACTIVE
 
+    @property
+    def candidate(self) -> bool:
+        """Whether it is out because nothing is known of it yet."""
+        return self.out and self.reason == CANDIDATE
+
     def note(self, failed: bool) -> None:
         """Remember one outcome."""
         self._history = (self._history << 1 | failed) & _MASK
@@ -176,8 +182,11 @@ class Health:
         self._clock = clock
         self._jitter = jitter
         self._records: dict[str, HealthRecord] = {}
+        self._out = 0  # drained ones and candidates included
+        # Of those eligible: all, those out that were in before, and those not checked yet.
         self._eligible = 0
-        self._out = 0
+        self._ejected = 0
+        self._candidates = 0
         # Of the whole pool, so that a proxy that leaves and comes back starts a new one.
         self.epochs: Epochs = whole.epochs if whole else Epochs()
         self._whole = whole
@@ -211,6 +220,19 @@ class Health:
         """Number of proxies that take part in selections when healthy."""
         return self._eligible
 
+    @property
+    def checked(self) -> int:
+        """Number of them that are no candidates: the pool as the limits and a panic see it."""
+        return self._eligible - self._candidates
+
+    def _count(self, record: HealthRecord, by: int) -> None:
+        # Around whatever changes a record: off with it as it was, on with it as it is.
+        self._out += by * record.out
+        if record.eligible:
+            self._eligible += by
+            self._candidates += by * record.candidate
+            self._ejected += by * (record.out and not record.candidate)
+
     def add(self, proxy_id: str, *, eligible: bool = True, candidate: bool = False) -> HealthRecord:
         """Start watching a proxy.
 
@@ -221,12 +243,11 @@ class Health:
         record._active_since = self._clock()
         # One that a site sees for the first time is not new: what is under way counts.
         record.epoch = 0 if self._whole else self.epochs.next()
-        self._eligible += eligible
         if candidate:
             record.state, record.reason = State.EJECTED, CANDIDATE
             record.out_since = self._clock()
-            self._out += 1
             self._wake_at(proxy_id, record, self._clock())
+        self._count(record, 1)
         return record
 
     def is_due(self, proxy_id: str) -> bool:
@@ -239,14 +260,13 @@ class Health:
         record = self._records[proxy_id]
         if eligible and not record.eligible and record.wake is not None:
             self._wake_at(proxy_id, record, record.wake)  # it was skipped when due
-        self._eligible += eligible - record.eligible
+        self._count(record, -1)
         record.eligible = eligible
+        self._count(record, 1)
 
     def remove(self, proxy_id: str) -> None:
         """Stop watching a proxy and forget its health."""
-        record = self._records.pop(proxy_id)
-        self._eligible -= record.eligible
-        self._out -= record.out
+        self._count(self._records.pop(proxy_id), -1)
 
     def unwedge(self) -> str | None:
         """Let one proxy back in if the list has shrunk to proxies that are all out.
@@ -274,9 +294,10 @@ class Health:
         record.note(failed=False)
         if record.state is State.ACTIVE:
             return False
+        self._count(record, -1)
         record.state, record.wake = State.ACTIVE, None
+        self._count(record, 1)
         record._active_since = self._clock()
-        self._out -= 1
         return True
 
     def failed(
@@ -299,16 +320,15 @@ class Health:
             return Verdict(consecutive)
         if not self._may_eject(certain):
             return Verdict(consecutive, spared=True)
-        self._out += 1
         return Verdict(consecutive, self._eject(proxy_id, record, reason, login))
 
     def _may_eject(self, certain: bool) -> bool:
-        out, eligible = self._out + 1, self._eligible
+        out, checked = self._ejected + 1, self.checked
         if self._whole is not None:
-            out, eligible = out + self._whole.out, self._whole.eligible
+            out, checked = out + self._whole._ejected, self._whole.checked
         if certain:
-            return out < eligible
-        return out * 100 <= eligible * self._max_percent and eligible > 1
+            return out < checked
+        return out * 100 <= checked * self._max_percent and checked > 1
 
     def _eject(self, proxy_id: str, record: HealthRecord, reason: str, login: bool) -> float:
         now = self._clock()
@@ -322,10 +342,11 @@ class Health:
         duration *= self._jitter()
         record._doublings += 1
         record.epoch = self.epochs.next()
-        # A candidate stays one until it has passed.
-        if record.state is State.ACTIVE or record.reason != CANDIDATE:
+        self._count(record, -1)
+        if not record.candidate:  # which it stays until it has passed
             record.reason = reason
         record.state = State.EJECTED
+        self._count(record, 1)
         record.consecutive = record._history = record._seen = 0
         self._wake_at(proxy_id, record, now + duration)
         return duration

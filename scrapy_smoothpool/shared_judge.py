@@ -11,13 +11,15 @@ asks nobody: who is out is not in the rotation it picks from. Beside it,
 
 Outcomes that Redis cannot take now are kept (a bounded number of them) and
 delivered later; they carry the epoch in which their proxy was assigned, so late
-ones change nothing.
+ones change nothing. A batch whose reply was lost may have been judged: it is sent
+again as it was, under the same number, until it is answered, and counts once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +30,15 @@ from .health import CANDIDATE, FALL_BACK, LEAST, POOR, WINDOW
 from .judge import Evidence, Report, Return, Standing
 from .outcome import Outcome
 from .panic import Panic
-from .store.verdicts import Happened, HealthRules, Judged, Kind, Probes, VerdictStore
+from .store.verdicts import (
+    Delivery,
+    Happened,
+    HealthRules,
+    Judged,
+    Kind,
+    Probes,
+    VerdictStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +47,13 @@ LOOK = 1.0
 MOST = 500
 """Outcomes in one delivery."""
 KEPT = 10_000
-"""Outcomes kept while Redis does not answer; the oldest go first."""
+"""Outcomes kept while Redis does not take them, beside a batch in doubt; the oldest go first."""
 GATHER = 0.05
 """Seconds in which successes are gathered for one delivery; a failure is delivered at once."""
 PAUSE = 0.5
-"""Seconds between two tries to deliver."""
+"""Seconds between two tries to deliver, while Redis does not answer."""
+LONG_PAUSE = 5.0
+"""Seconds between two tries to deliver, while Redis refuses: a person has to mend that."""
 UNUSABLE = 1_000
 """Members that this worker cannot use and remembers not to probe."""
 FAREWELL = 2.0
@@ -86,7 +98,8 @@ class SharedJudge:
     :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
     :param clock: seconds, monotonic; for this worker's own pauses only.
     :param jitter: factor by which an ejection is drawn out; 1 or more.
-    :param admission: checks probe, not requests.
+    :param admission: checks probe, not requests. Without it this worker leaves those
+        alone that nobody has checked yet.
     :param on_report: called with what an outcome led to, some time after it.
     :param on_return: called when this worker's probe brought a proxy back.
     """
@@ -118,11 +131,14 @@ class SharedJudge:
         self._panic = Panic(clock)
         self._eligible: set[str] = set()
         self._total = 0
+        self._checked = 0
         self._out_count = 0
         self.epoch = 0
         # Up to which epoch this worker knows who was put out, and when each was.
         self._known_until = 0
         self._put_out: dict[str, int] = {}
+        # Put out by this worker's own outcomes since it looked, id → epoch then or later.
+        self._own: dict[str, int] = {}
         self._out: dict[str, _Out] = {}  # as far as this worker knows
         self._consecutive: dict[str, int] = {}
         self._probing: dict[str, int] = {}  # leased to this worker, id → epoch
@@ -130,6 +146,8 @@ class SharedJudge:
         self._next_look = 0.0
         self._next_wake: float | None = None
         self._queue: deque[_Waiting] = deque(maxlen=KEPT)
+        self._in_doubt: list[_Waiting] = []  # sent, not answered; before the queue
+        self._delivery = Delivery(secrets.token_hex(8), 0)  # its number, or the last one's
         self._delivering: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()  # of deliveries
         self._urgent = asyncio.Event()
@@ -146,11 +164,16 @@ class SharedJudge:
         """Number of proxies in the pool, by the last reply."""
         return self._total or len(self._eligible)
 
+    @property
+    def checked(self) -> int:
+        """Number of them that are no candidates: the pool as the limits and a panic see it."""
+        return self._checked
+
     # The list
 
     async def open(self) -> None:
         """See at once who is out: a worker that joins knows what all know."""
-        self._learn(await self._store.take_probe(self._probe_timeout, 0, 0))
+        self._learn(await self._take_probe(0, ()))
         await self.refresh()
 
     async def refresh(self) -> None:
@@ -170,7 +193,7 @@ class SharedJudge:
         self._total = 0
         self._unusable.clear()
         known: dict[str, int] | dict[str, _Out]
-        for known in (self._put_out, self._out, self._consecutive, self._probing):
+        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
             for gone in known.keys() - eligible.keys():
                 del known[gone]
 
@@ -225,7 +248,7 @@ class SharedJudge:
     async def _take(self, most: int, exclude: Collection[str]) -> list[str]:
         if self._unusable:
             exclude = {*exclude, *self._unusable}
-        probes = await self._store.take_probe(self._probe_timeout, self._known_until, most, exclude)
+        probes = await self._take_probe(most, exclude)
         self._learn(probes)
         for name, reason in probes.leased.items():
             self._probing[name] = probes.epoch
@@ -238,14 +261,25 @@ class SharedJudge:
             self._next_look = min(self._next_look, self._next_wake)
         return list(probes.leased)
 
+    async def _take_probe(self, most: int, exclude: Collection[str]) -> Probes:
+        # An unchecked proxy is for checks; no request of a page goes through it.
+        return await self._store.take_probe(
+            self._probe_timeout, self._known_until, most, exclude, unchecked=self._admission
+        )
+
     def _learn(self, probes: Probes) -> None:
         self.epoch = max(self.epoch, probes.epoch)
+        self._total, self._checked = probes.members, probes.checked
         for name in probes.put_out:
             self._put_out[name] = probes.complete_until
+            if self._own.pop(name, None) is None:
+                self._out.pop(name, None)  # by somebody else: what was known is of the time before
             self._heard(name, "")
         if probes.put_out:
             self._store.withdraw(probes.put_out)
         self._known_until = probes.complete_until
+        for name in [name for name, epoch in self._own.items() if epoch <= self._known_until]:
+            del self._own[name]
 
     def _heard(self, proxy_id: str, reason: str) -> None:
         """Note that a proxy is out, and why if that is known."""
@@ -319,45 +353,53 @@ class SharedJudge:
             if not self._urgent.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), GATHER)
-            delivered = await self._deliver()
-            while not delivered:
-                await asyncio.sleep(PAUSE)
-                delivered = await self._deliver()
+            pause = await self._deliver()
+            while pause:
+                await asyncio.sleep(pause)
+                pause = await self._deliver()
         finally:
             self._delivering = None
 
-    async def _deliver(self) -> bool:
-        """Deliver all that waits; False if Redis did not answer, and the rest is kept."""
+    async def _deliver(self) -> float:
+        """Deliver all that waits; seconds until the next try if Redis did not take it, else 0."""
         async with self._order:
             self._urgent.clear()
             return await self._deliver_in_order()
 
-    async def _deliver_in_order(self) -> bool:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+    async def _deliver_in_order(self) -> float:
+        while batch := self._next_batch():
             try:
                 judgement = await self._store.report_outcomes(
-                    self._rules, [waiting.happened for waiting in batch]
+                    self._rules, [waiting.happened for waiting in batch], self._delivery
                 )
             except StoreUnavailable:
-                room = KEPT - len(self._queue)
-                self._queue.extendleft(reversed(batch[-room:] if room else []))
-                return False
+                return PAUSE
             except StoreError as error:
-                # A person has to mend that; keeping outcomes for it would only age them.
+                # A failover ends by itself (READONLY until then); the rest a person has to mend.
                 if not self._told:
-                    logger.error("Outcomes cannot be shared with the other workers: %s", error)
+                    logger.error(
+                        "Outcomes cannot be shared with the other workers, and are kept: %s", error
+                    )
                 self._told = True
-                continue
-            except asyncio.CancelledError:
-                self._queue.extendleft(reversed(batch))
-                raise
-            self._told = False
+                return LONG_PAUSE
+            self._told, self._in_doubt = False, []
             self.epoch = max(self.epoch, judgement.epoch)
             self._out_count, self._total = judgement.out, judgement.members
+            self._checked = judgement.checked
             for waiting, judged in zip(batch, judgement.outcomes, strict=True):
-                self._conclude(waiting, judged)
-        return True
+                try:
+                    self._conclude(waiting, judged)
+                except Exception:  # of whoever is told; the others are told all the same
+                    name = waiting.happened.proxy_id
+                    logger.exception("What follows from an outcome of proxy %s was not told", name)
+        return 0.0
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Return what is in doubt, or else what waits, which is in doubt from now on."""
+        if not self._in_doubt and self._queue:
+            self._in_doubt = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+            self._delivery = self._delivery._replace(number=self._delivery.number + 1)
+        return self._in_doubt
 
     def _conclude(self, waiting: _Waiting, judged: Judged) -> None:
         """Do what Redis decided."""
@@ -369,15 +411,20 @@ class SharedJudge:
             self._consecutive[proxy_id] = judged.consecutive
         else:
             self._consecutive.pop(proxy_id, None)
-        if judged.restored:
-            self._on_return(self._return(proxy_id))
         if judged.ejected_for is not None:
             self._heard(proxy_id, waiting.happened.reason)
             self._put_out[proxy_id] = self.epoch
+            if self.epoch > self._known_until:
+                self._own[proxy_id] = self.epoch
             self._store.withdraw((proxy_id,))
         began = False
-        if waiting.blamed and not waiting.evidence.check:
-            began = self._panic.failure(spared=judged.spared, size=self.eligible)
+        if waiting.happened.kind is Kind.SUCCESS and not waiting.evidence.check:
+            # Told before, when it came in; now once more, in order with the failures.
+            self._panic.success()
+        elif waiting.blamed and not waiting.evidence.check:
+            began = self._panic.failure(spared=judged.spared, size=self.checked)
+        if judged.restored:
+            self._on_return(self._return(proxy_id))
         self._on_report(
             proxy_id,
             waiting.evidence,

@@ -698,6 +698,54 @@ def test_drained_proxies_do_not_count_as_part_of_the_pool(make):
     assert put_out(health, "p1", certain=True) == []  # the eight would not take over
 
 
+def test_drained_ones_that_are_out_take_nobodys_place(make):
+    health = make(5, max_percent=50)
+    for number in range(10):
+        health.add(f"drained{number}", eligible=False, candidate=True)
+    assert (health.out, health.eligible, health.checked) == (10, 5, 5)
+    assert put_out(health, "p0", "p1", "p2", certain=False) == ["p0", "p1"]
+    assert put_out(health, "p2", "p3", "p4") == ["p2", "p3"]
+    health.set_eligible("p0", False)  # out and drained: neither in nor out
+    assert put_out(health, "p4") == []
+    assert (health.out, health.eligible, health.checked) == (14, 4, 4)
+
+
+def test_candidates_count_neither_as_out_nor_as_members(make):
+    health = make(4, max_percent=50)
+    for number in range(20):
+        health.add(f"new{number}", candidate=True)
+    assert (health.out, health.eligible, health.checked) == (20, 24, 4)
+    assert put_out(health, "p0", "p1", "p2", certain=False) == ["p0", "p1"]
+    assert put_out(health, "p2", "p3") == ["p2"]
+    health.failed("new0", certain=True)  # which leaves it a candidate
+    assert put_out(health, "p3") == []
+    health.succeeded("new1")
+    assert (health.out, health.checked) == (22, 5)
+    assert put_out(health, "p3") == ["p3"]
+    health.remove("new2")
+    health.set_eligible("new3", False)
+    assert (health.out, health.eligible, health.checked) == (22, 22, 5)
+    assert put_out(health, "new1") == []
+
+
+def test_a_site_judges_by_those_of_the_whole_that_are_checked(clock):
+    def build(whole=None):
+        return Health(eject_after=1, eject_time=30.0, max_percent=50, clock=clock, whole=whole)
+
+    whole = build()
+    for name in "abcd":
+        whole.add(name)
+    for number in range(20):
+        whole.add(f"new{number}", candidate=True)
+        whole.add(f"drained{number}", eligible=False, candidate=True)
+    site = build(whole)
+    for name in "abc":
+        site.add(name)
+    assert [site.failed(name, certain=False).spared for name in "abc"] == [False, False, True]
+    whole.failed("d", certain=True)
+    assert site.failed("c", certain=True).spared
+
+
 def test_draining_and_taking_back_move_the_limit(make):
     health = make(4)
     health.set_eligible("p3", False)
@@ -891,6 +939,7 @@ class Modelled:
     active_since: float
     epoch: int
     is_out: bool = False
+    candidate: bool = False
     probed: bool = False
     due_at: float = 0.0
     consecutive: int = 0
@@ -936,6 +985,9 @@ class HealthMachine(RuleBasedStateMachine):
     def eligible(self) -> int:
         return sum(proxy.eligible for proxy in self.model.values())
 
+    def checked(self) -> list[Modelled]:
+        return [p for p in self.model.values() if p.eligible and not p.candidate]
+
     @rule(proxy_id=st.sampled_from(IDS), eligible=st.booleans(), candidate=st.booleans())
     def add(self, proxy_id, eligible, candidate=False):
         if proxy_id not in self.model:
@@ -943,7 +995,8 @@ class HealthMachine(RuleBasedStateMachine):
             epoch = self.health[proxy_id].epoch
             assert epoch not in self.epochs
             self.epochs.add(epoch)
-            self.model[proxy_id] = Modelled(eligible, self.clock.now, epoch, is_out=candidate)
+            proxy = Modelled(eligible, self.clock.now, epoch, is_out=candidate, candidate=candidate)
+            self.model[proxy_id] = proxy
             self.model[proxy_id].due_at = self.clock.now
 
     def any_of(self, data) -> str:
@@ -972,7 +1025,7 @@ class HealthMachine(RuleBasedStateMachine):
         proxy.consecutive = 0
         proxy.last.append(False)
         if proxy.is_out:
-            proxy.is_out = proxy.probed = False
+            proxy.is_out = proxy.probed = proxy.candidate = False
             proxy.active_since = self.clock.now
 
     @precondition(lambda self: self.model)
@@ -1008,9 +1061,10 @@ class HealthMachine(RuleBasedStateMachine):
         proxy = self.model[proxy_id]
         proxy.consecutive += 1
         proxy.last.append(True)
-        out, eligible = self.out() + 1, self.eligible()
-        allowed = out < eligible if certain else 100 * out <= self.max_percent * eligible
-        allowed = allowed and eligible > 1
+        pool = self.checked()
+        out = sum(it.is_out for it in pool) + 1
+        allowed = out < len(pool) if certain else 100 * out <= self.max_percent * len(pool)
+        allowed = allowed and len(pool) > 1
         due = proxy.is_out or (
             self.eject_after > 0
             and (login or proxy.consecutive >= self.eject_after or proxy.poor())
@@ -1050,7 +1104,7 @@ class HealthMachine(RuleBasedStateMachine):
             return
         assert waiting[found] == min(waiting.values())
         proxy = self.model[found]
-        proxy.is_out = proxy.probed = False
+        proxy.is_out = proxy.probed = proxy.candidate = False
         proxy.active_since = self.clock.now
         proxy.consecutive = 0
         proxy.last.append(False)
@@ -1081,6 +1135,7 @@ class HealthMachine(RuleBasedStateMachine):
     def counts_are_right(self):
         assert self.health.out == self.out()
         assert self.health.eligible == self.eligible()
+        assert self.health.checked == len(self.checked())
 
     @invariant()
     def nobody_is_lost(self):

@@ -456,3 +456,19 @@ async def test_one_that_is_put_out_later_is_checked_not_probed_by_requests(by_si
     made.pool.checked("b", probe.epoch, Evidence(Outcome.SUCCESS, answered=True))
     await made.picks("", 1)
     assert made.returned()[-1] == Return("b", admitted=False)
+
+
+@in_loop
+async def test_candidates_neither_use_up_the_limit_nor_put_off_a_panic(by_site):
+    made = await by_site("abcdefghijklmnopqrst", by_site=False, admission=True)
+    for number, probe in enumerate(await made.pool.take_probes(20)):
+        outcome = Outcome.SUCCESS if number < 4 else Outcome.PROXY_ERROR
+        evidence = Evidence(outcome, answered=number < 4)
+        made.pool.checked(probe.proxy_id, probe.epoch, evidence)
+    await made.picks("", 1)
+    reports = made.report("a", Outcome.BANNED, "", 3) + made.report("b", Outcome.BANNED, "", 3)
+    assert [report.ejected_for for report in reports if report.ejected_for] == [30.0, 30.0]
+    for _ in range(10):
+        for name in "cd":
+            made.report(name, Outcome.BANNED, "")
+    assert made.pool.panicking("")

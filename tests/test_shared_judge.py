@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from itertools import count
+from itertools import count, pairwise
 from math import ceil
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool import shared_judge
-from scrapy_smoothpool.exceptions import SettingsError, StoreUnavailable
-from scrapy_smoothpool.judge import Evidence, Report, Return
+from scrapy_smoothpool.exceptions import SettingsError, StoreError, StoreUnavailable
+from scrapy_smoothpool.judge import Evidence, Report, Return, Standing
 from scrapy_smoothpool.outcome import Outcome
 from scrapy_smoothpool.pool import Pool
 from scrapy_smoothpool.proxy import Proxy
@@ -287,6 +287,93 @@ async def test_a_panic_begins_when_redis_says_that_no_more_may_go(workers):
 
 
 @in_loop
+async def test_failures_with_successes_between_them_are_no_panic(workers):
+    one = await workers("ab", eject_after=1)
+    one.tell("a", Outcome.BANNED)
+    await one.told(1)
+    for _ in range(60):  # all of them in one delivery
+        one.tell("b", Outcome.BANNED)
+        one.tell("b", Outcome.SUCCESS)
+    assert not any(report.panic for report in await one.told(121))
+    one.tell("b", Outcome.BANNED, 25)
+    assert any(report.panic for report in await one.told(146))
+    assert one.pool.panicking(SITE)
+
+
+@in_loop
+async def test_a_late_success_and_a_check_end_no_panic(workers):
+    one = await workers("ab", eject_after=1)
+    before = one.judge.epoch
+    one.tell("a", Outcome.BANNED)
+    one.tell("b", Outcome.BANNED, 25)
+    await one.told(26)
+    assert one.pool.panicking(SITE)
+    success = Evidence(Outcome.SUCCESS, SITE, answered=True)
+    one.pool.report("b", one.judge.epoch, success._replace(check=True))
+    await one.told(27)
+    assert one.pool.panicking(SITE)
+    one.tell("a", Outcome.SUCCESS, epoch=before)  # something gets through, whoever it was
+    assert not one.pool.panicking(SITE)
+
+
+@in_loop
+async def test_whoever_is_told_may_raise(workers, caplog):
+    one = await workers("abcd", eject_time=0.1)
+    told = one.judge._on_report
+
+    def raises(proxy_id: str, evidence: Evidence, report: Report) -> None:
+        told(proxy_id, evidence, report)
+        raise RuntimeError("a spider's handler")
+
+    one.judge._on_report = raises
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    assert [report.ejected_for for report in await one.told(3)] == [None, None, 0.1]
+    assert caplog.text.count("RuntimeError: a spider's handler") == 3
+    one.judge._on_return = raises  # type: ignore[assignment]
+    assert await one.probe(0.11) == "a"
+    one.tell("a", Outcome.SUCCESS)
+    one.tell("b", Outcome.SUCCESS)
+    await one.told(4)  # that of b; what a's return led to was not told
+    assert one.reports[-1][0] == "b"
+    assert not one.pool.snapshot()[0].out
+
+
+@in_loop
+async def test_put_out_anew_by_another_worker_it_is_out_since_then(workers):
+    one, two = await workers("abcd", eject_time=0.1), await workers("abcd", eject_time=0.1)
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    one.now += 7
+    assert await one.probe() is None  # its own ejection, which it knows
+    assert one.judge.standing("a").reason == "banned"
+    assert await two.probe(0.11) == "a"
+    two.tell("a", Outcome.PROXY_ERROR)
+    await two.told(1)
+    assert await one.probe() is None
+    assert one.judge.standing("a") == Standing(True, "", 0)
+    one.now += 5
+    assert await one.probe(0.21) == "a"
+    one.tell("a", Outcome.SUCCESS)
+    await one.told(4)
+    assert one.back == [Return("a", reason="proxy_error", duration=6.0)]
+
+
+@in_loop
+async def test_an_ejection_that_a_look_told_first_is_known_as_its_own_no_longer(workers):
+    one = await workers("abcd")
+    one.judge._known_until = 100
+    one.tell("a", Outcome.BANNED, 3)
+    await one.told(3)
+    assert one.judge._own == {}
+    one.judge._known_until = 0
+    one.tell("b", Outcome.BANNED, 3)
+    await one.told(6)
+    assert one.judge._own == {"b": 2}
+    await one.probe()
+    assert one.judge._own == {}
+
+
+@in_loop
 async def test_candidates_are_checked_by_one_worker_each(workers):
     one = await workers("abcdef", admission=True)
     two = await workers("abcdef", admission=True)
@@ -302,6 +389,43 @@ async def test_candidates_are_checked_by_one_worker_each(workers):
     await two.told(2)
     assert {back.admitted for back in one.back} == {True}
     assert set(await two.picks(12)) == {it.proxy_id for it in first}
+
+
+@in_loop
+async def test_a_worker_without_admission_leaves_candidates_to_the_others(workers):
+    one = await workers("abcdef", admission=True)
+    two = await workers(None)
+    assert await two.probe() is None
+    assert two.judge.next_due is None
+    assert await two.pool.take_probes(9) == []
+    first = await one.pool.take_probes(9)
+    assert len(first) == 6
+    for it in first[:2]:
+        one.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.SUCCESS, SITE, answered=True))
+    await one.told(2)
+    assert set(await two.picks(6)) == {it.proxy_id for it in first[:2]}
+
+
+@in_loop
+async def test_candidates_are_no_part_of_the_pool_for_limits_and_panic(workers):
+    crowd = "abcdefghijklmnopqrstuvwxyz0123456789"
+    one = await workers(crowd, admission=True)
+    assert (one.judge.out, one.judge.eligible, one.judge.checked) == (36, 36, 0)
+    for it in await one.pool.take_probes(4):
+        one.pool.checked(it.proxy_id, it.epoch, Evidence(Outcome.SUCCESS, SITE, answered=True))
+    await one.told(4)
+    assert (one.judge.out, one.judge.eligible, one.judge.checked) == (32, 36, 4)
+    passed = sorted({name for name in await one.picks(8) if name})
+    for _ in range(5):
+        for name in passed:
+            one.tell(name, Outcome.BANNED)
+    reports = await one.told(24)
+    assert [report.ejected_for for report in reports].count(60.0) == 2
+    # Twenty failures, not two for each of 36.
+    for name in passed:
+        one.tell(name, Outcome.BANNED, 4)
+    await one.told(40)
+    assert one.pool.panicking(SITE)
 
 
 @in_loop
@@ -392,6 +516,115 @@ async def test_outcomes_wait_for_redis(own, workers, monkeypatch):
     own.resume()
     reports = await one.told(3)
     assert [report.ejected_for for report in reports] == [None, None, 60.0]
+
+
+@in_loop
+async def test_what_was_judged_unheard_counts_once(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
+    one = await workers("abcd", server=own)
+    one.tell("b", Outcome.SUCCESS)  # so that the server knows the script
+    await one.told(1)
+    own.pause()
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await asyncio.sleep(1.5)  # the call times out; the server finds it when it resumes
+    own.resume()
+    assert [report.ejected_for for report in await one.told(3)] == [None] * 3
+    await asyncio.sleep(0.2)
+    (record,) = (await one.strategy._pool.records("a")).values()
+    assert (record.consecutive, record.history) == (2, "11")
+    one.tell("a", Outcome.PROXY_ERROR)
+    assert (await one.told(4))[-1].ejected_for == 60.0
+
+
+@in_loop
+async def test_a_connection_that_breaks_after_the_call_counts_once(own, workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.05)
+    one = await workers("abcd", server=own)
+    one.tell("b", Outcome.SUCCESS)  # so that the server knows the script
+    await one.told(1)
+    own.pause()
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await asyncio.sleep(0.2)
+    # As if the line went down: redis-py sends the call again by itself.
+    for connection in list(one.strategy._connection._client.connection_pool._in_use_connections):
+        connection._writer.transport.abort()
+    await asyncio.sleep(0.2)
+    own.resume()
+    await one.told(3)
+    (record,) = (await one.strategy._pool.records("a")).values()
+    assert (record.consecutive, record.history) == (2, "11")
+
+
+@in_loop
+async def test_a_batch_in_doubt_is_sent_again_as_it_was(workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "PAUSE", 0.01)
+    one = await workers("abcd")
+    sent: list[tuple[Any, int]] = []
+    report_outcomes = one.strategy.report_outcomes
+
+    async def lossy(rules: Any, outcomes: Any, delivery: Any) -> Any:
+        sent.append((delivery, len(outcomes)))
+        judgement = await report_outcomes(rules, outcomes, delivery)
+        if len(sent) < 3:
+            one.tell("b", Outcome.PROXY_ERROR)
+            raise StoreUnavailable("the reply is lost")
+        return judgement
+
+    monkeypatch.setattr(one.strategy, "report_outcomes", lossy)
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await one.told(4)
+    assert [size for _, size in sent] == [2, 2, 2, 2]
+    assert [delivery.number for delivery, _ in sent] == [1, 1, 1, 2]
+    assert len({delivery.worker for delivery, _ in sent}) == 1
+    assert [name for name, _ in one.reports] == list("aabb")
+    records = await one.strategy._pool.records("ab")
+    assert [record.consecutive for record in records.values()] == [2, 2]
+
+
+@in_loop
+async def test_outcomes_outlive_a_failover(own, workers, monkeypatch, caplog):
+    monkeypatch.setattr(shared_judge, "LONG_PAUSE", 0.1)
+    one = await workers("abcd", server=own)
+
+    async def replicate(client: Any, *primary: object) -> None:
+        await client.execute_command("REPLICAOF", *primary)
+
+    # Nobody is there to copy from, so it keeps what it has, and takes no writes.
+    await one.strategy._connection.call(lambda client: replicate(client, "127.0.0.1", 1))
+    one.tell("a", Outcome.PROXY_ERROR, 2)
+    await asyncio.sleep(0.35)
+    one.tell("a", Outcome.PROXY_ERROR)
+    assert one.reports == []
+    (told,) = [it for it in caplog.records if "Outcomes cannot be shared" in it.getMessage()]
+    assert (told.levelname, "read-only replica" in told.getMessage()) == ("ERROR", True)
+    await one.strategy._connection.call(lambda client: replicate(client, "NO", "ONE"))
+    assert [report.ejected_for for report in await one.told(3)] == [None, None, 60.0]
+
+
+@in_loop
+async def test_outcomes_outlive_a_redis_that_refuses_them(workers, monkeypatch, caplog):
+    one = await workers("abcd")
+    calls: list[float] = []
+    report_outcomes = one.strategy.report_outcomes
+
+    async def refuse(*args: Any) -> Any:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) < 3:
+            raise StoreError("no permission")
+        return await report_outcomes(*args)
+
+    monkeypatch.setattr(shared_judge, "PAUSE", 60.0)
+    monkeypatch.setattr(shared_judge, "LONG_PAUSE", 0.2)
+    monkeypatch.setattr(one.strategy, "report_outcomes", refuse)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    assert (await one.told(3))[-1].ejected_for == 60.0
+    assert [later - earlier >= 0.19 for earlier, later in pairwise(calls)] == [True, True]
+    assert caplog.text.count("no permission") == 1
+    # Once it went well, the next refusal is told again.
+    calls.clear()
+    one.tell("b", Outcome.PROXY_ERROR)
+    await one.told(4)
+    assert caplog.text.count("no permission") == 2
 
 
 @in_loop

@@ -51,8 +51,16 @@ class Keys:
 
     @property
     def wakes(self) -> str:
-        """Sorted set, id → server time, ms, of the next step of a member that is out."""
+        """Sorted set, id → server time, ms, of the next step of a member that was put out."""
         return self._key("wakes")
+
+    @property
+    def unchecked(self) -> str:
+        """Sorted set, the same of a member that is out since it has passed no probe yet.
+
+        Whoever is :attr:`benched` is in one of the two.
+        """
+        return self._key("unchecked")
 
     @property
     def ejections(self) -> str:
@@ -99,14 +107,18 @@ class Keys:
         """Hash, id → the count that went into the new pool; until it is settled."""
         return self._key("retired:copied")
 
+    def delivered(self, worker: str) -> str:
+        """Return the string with a TTL: a worker's last delivery of outcomes, and its reply."""
+        return self._key(f"delivered:{worker}")
+
     def staging(self, token: str) -> tuple[str, ...]:
         """Return the keys of a list being laid out, all with a TTL.
 
         Allocations, members, copied counts; and of the candidates among them what
-        will be in :attr:`benched`, :attr:`wakes` and :attr:`ejections`.
+        will be in :attr:`benched`, :attr:`wakes`, :attr:`ejections` and :attr:`unchecked`.
         """
         base = self._key(f"staging:{token}")
-        kinds = ("allocations", "members", "copied", "benched", "wakes", "ejections")
+        kinds = ("allocations", "members", "copied", "benched", "wakes", "ejections", "unchecked")
         return tuple(f"{base}:{kind}" for kind in kinds)
 
     def _key(self, name: str) -> str:

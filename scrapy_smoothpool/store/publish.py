@@ -123,7 +123,7 @@ async def _replace(
 ) -> PublishResult | None:
     """Stage, swap and settle; None when the turn was lost on the way."""
     # Takes nothing, but mends what the loss of a key left of those that are out.
-    await scripts.take_probe(conn, keys, 0, 0, 0)
+    await scripts.take_probe(conn, keys, 0, 0, 0, unchecked=candidates)
     returning: list[str] = []
     for step in steps(list(members.items())):
         parked = await scripts.stage_members(

@@ -94,13 +94,19 @@ async def out(conn: RedisConnection, keys: Keys) -> dict[str, MemberOut]:
     benched = [text(member) for member in await _scan(conn, "zscan", keys.benched)]
     known = await records(conn, keys, benched)
     for step in steps(benched):
-        wakes = await conn.call(lambda client, s=step: client.zmscore(keys.wakes, s))  # type: ignore[misc]
-        for member, wake in zip(step, wakes, strict=True):
+        wakes, checks = [
+            await conn.call(lambda client, k=key, s=step: client.zmscore(k, s))  # type: ignore[misc]
+            for key in (keys.wakes, keys.unchecked)
+        ]
+        for member, wake, check in zip(step, wakes, checks, strict=True):
             record = known.get(member)
+            if record is None:
+                record = Record(EJECTED, reason="" if check is None else UNCHECKED)
+            due = check if wake is None else wake
             found[member] = MemberOut(
-                state=PROBING if record is not None and record.state == PROBING else EJECTED,
-                reason=UNCHECKED if record is None else record.reason,
-                wake=0.0 if wake is None else max(0.0, (wake - now) / 1000),
+                state=PROBING if record.state == PROBING else EJECTED,
+                reason=record.reason,
+                wake=0.0 if due is None else max(0.0, (due - now) / 1000),
             )
     return found
 

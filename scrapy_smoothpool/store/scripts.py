@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
-    from scrapy_smoothpool.store.verdicts import Happened, HealthRules
+    from scrapy_smoothpool.store.verdicts import Delivery, Happened, HealthRules
 
 MOST_OUTCOMES = 1_000
 """Outcomes a call, also what Lua's unpack() can still take."""
+DELIVERED_TTL = 60_000
+"""ms for which a worker's last delivery is remembered."""
 
 #: Script → Redis commands it calls; EVALSHA and EVAL come on top.
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -45,6 +47,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "SET",
         "ZCARD",
         "ZDIFF",
+        "ZINTER",
         "ZSCORE",
         "ZADD",
         "ZREM",
@@ -137,25 +140,42 @@ async def raise_to_minimum(
 
 
 async def report_outcomes(
-    conn: RedisConnection, keys: Keys, rules: HealthRules, outcomes: Sequence[Happened]
+    conn: RedisConnection,
+    keys: Keys,
+    rules: HealthRules,
+    outcomes: Sequence[Happened],
+    delivery: Delivery | None = None,
 ) -> Judgement:
     """Judge up to :data:`MOST_OUTCOMES` outcomes in their order.
 
-    A call whose reply was lost may have been carried out; made again, its outcomes
-    count twice.
+    A call whose reply was lost may have been carried out. Made again with the same
+    *delivery* within :data:`DELIVERED_TTL` of that, and before any with a greater number,
+    it is answered as before and changes nothing; without one its outcomes count twice.
 
-    :raises ValueError: for more.
+    :raises ValueError: for more, or for a delivery after one with a greater number.
     """
     if len(outcomes) > MOST_OUTCOMES:
         raise ValueError(f"{len(outcomes)} outcomes in one call; {MOST_OUTCOMES} are taken")
-    args: list[str | int] = [*rules.arguments()]
+    args: list[str | int] = [*rules.arguments(), delivery.number if delivery else 0, DELIVERED_TTL]
     for proxy_id, epoch, kind, reason, jitter in outcomes:
         args += [proxy_id, epoch, kind.value, reason or NO_REASON, repr(float(jitter))]
-    epoch, out, members, *rest = await conn.run(
+    reply = await conn.run(
         SCRIPTS["report_outcomes"],
-        [keys.allocations, keys.benched, keys.health, keys.wakes, keys.ejections, keys.epoch],
+        [
+            keys.allocations,
+            keys.benched,
+            keys.health,
+            keys.wakes,
+            keys.ejections,
+            keys.epoch,
+            keys.unchecked,
+            *([keys.delivered(delivery.worker)] if delivery else []),
+        ],
         args,
     )
+    if reply is None:
+        raise ValueError(f"{delivery} comes after one with a greater number")
+    epoch, out, members, unchecked, *rest = reply
     judged = [
         Judged(
             stale=bool(stale),
@@ -169,7 +189,7 @@ async def report_outcomes(
             *[iter(rest)] * 6, strict=True
         )
     ]
-    return Judgement(epoch, out, members, judged)
+    return Judgement(epoch, out, members, judged, unchecked)
 
 
 async def take_probe(
@@ -179,6 +199,8 @@ async def take_probe(
     since_epoch: int,
     wanted: int,
     excluded: Iterable[str] = (),
+    *,
+    unchecked: bool = False,
 ) -> Probes:
     """Lease up to *wanted* due members that are not in *excluded*, and tell how the pool stands.
 
@@ -187,8 +209,10 @@ async def take_probe(
 
     :param probe_timeout: seconds to wait for a probe's outcome before another is sent.
     :param since_epoch: the caller last knew who was out in this epoch; 0 at first.
+    :param unchecked: lease candidates, too; False for whoever would send them requests.
+        What concerns candidates then is not in ``next_wake`` either.
     """
-    epoch, complete, wake, whole, leased, put_out = await conn.run(
+    epoch, complete, wake, whole, members, candidates, leased, put_out = await conn.run(
         SCRIPTS["take_probe"],
         [
             keys.allocations,
@@ -198,8 +222,9 @@ async def take_probe(
             keys.ejections,
             keys.epoch,
             keys.members,
+            keys.unchecked,
         ],
-        [milliseconds(probe_timeout), since_epoch, wanted, *excluded],
+        [milliseconds(probe_timeout), since_epoch, wanted, int(unchecked), *excluded],
     )
     names = [text(word) for word in leased]
     return Probes(
@@ -212,6 +237,8 @@ async def take_probe(
         put_out=[text(name) for name in put_out],
         complete_until=complete,
         whole=bool(whole),
+        members=members,
+        unchecked=candidates,
     )
 
 
@@ -301,6 +328,7 @@ async def swap_in(
             keys.benched,
             keys.wakes,
             keys.ejections,
+            keys.unchecked,
             keys.health,
             *keys.staging(token),
         ],

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
     from scrapy_smoothpool.store.verdicts import (
+        Delivery,
         Happened,
         HealthRules,
         Judgement,
@@ -56,9 +57,14 @@ class SharedPool:
             self.connection, self.keys, members, fingerprint, start_count, candidates
         )
 
-    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
+    async def report_outcomes(
+        self,
+        rules: HealthRules,
+        outcomes: Sequence[Happened],
+        delivery: Delivery | None = None,
+    ) -> Judgement:
         """Judge outcomes in their order, 1,000 at most; see :func:`.scripts.report_outcomes`."""
-        return await scripts.report_outcomes(self.connection, self.keys, rules, outcomes)
+        return await scripts.report_outcomes(self.connection, self.keys, rules, outcomes, delivery)
 
     async def take_probe(
         self,
@@ -66,13 +72,21 @@ class SharedPool:
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Iterable[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
         """Lease members that are due, and tell how the pool stands.
 
         See :func:`.scripts.take_probe`.
         """
         return await scripts.take_probe(
-            self.connection, self.keys, probe_timeout, since_epoch, wanted, excluded
+            self.connection,
+            self.keys,
+            probe_timeout,
+            since_epoch,
+            wanted,
+            excluded,
+            unchecked=unchecked,
         )
 
     async def out(self) -> dict[str, MemberOut]:

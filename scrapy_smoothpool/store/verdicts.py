@@ -93,6 +93,15 @@ class Happened(NamedTuple):
     """Factor by which an ejection is drawn out, 1 or more; drawn by the worker."""
 
 
+class Delivery(NamedTuple):
+    """What tells a batch of outcomes from all others, when it has to be sent again."""
+
+    worker: str
+    """A token, random and the same for all deliveries of a worker."""
+    number: int
+    """Greater than that of the worker's deliveries before; the same when sent again."""
+
+
 class Judged(NamedTuple):
     """What one outcome led to."""
 
@@ -119,6 +128,13 @@ class Judgement(NamedTuple):
     members: int
     outcomes: list[Judged]
     """In the order of the batch."""
+    unchecked: int = 0
+    """Members that are out since they have passed no probe yet."""
+
+    @property
+    def checked(self) -> int:
+        """Members but those: the pool as the limits of ejection see it."""
+        return self.members - self.unchecked
 
 
 class Probes(NamedTuple):
@@ -136,6 +152,14 @@ class Probes(NamedTuple):
     """Epoch up to which ``put_out`` is complete; below ``epoch``, ask again from here."""
     whole: bool
     """False: a key was lost, the pool has to be published again."""
+    members: int = 0
+    unchecked: int = 0
+    """Members that are out since they have passed no probe yet."""
+
+    @property
+    def checked(self) -> int:
+        """Members but those: the pool as the limits of ejection see it."""
+        return self.members - self.unchecked
 
 
 class MemberOut(NamedTuple):
@@ -185,8 +209,13 @@ class Record(NamedTuple):
 class VerdictStore(Protocol):
     """Where the verdicts are kept. All methods may raise StoreError or StoreUnavailable."""
 
-    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
-        """Judge outcomes in their order."""
+    async def report_outcomes(
+        self,
+        rules: HealthRules,
+        outcomes: Sequence[Happened],
+        delivery: Delivery | None = None,
+    ) -> Judgement:
+        """Judge outcomes in their order; those of a delivery once, however often it is sent."""
 
     async def take_probe(
         self,
@@ -194,8 +223,10 @@ class VerdictStore(Protocol):
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Collection[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
-        """Lease members that are due, and tell how the pool stands."""
+        """Lease members that are due, unchecked ones if asked, and tell how the pool stands."""
 
     async def out(self) -> dict[str, MemberOut]:
         """Return all members that are out."""

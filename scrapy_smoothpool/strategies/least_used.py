@@ -26,7 +26,15 @@ from ..store.gathering import GatheredPicks
 from ..store.keys import Keys
 from ..store.shared_pool import SharedPool
 from ..store.url import parse_url
-from ..store.verdicts import Happened, HealthRules, Judgement, MemberOut, Probes, VerdictStore
+from ..store.verdicts import (
+    Delivery,
+    Happened,
+    HealthRules,
+    Judgement,
+    MemberOut,
+    Probes,
+    VerdictStore,
+)
 from .base import StrategyOptions, WeightView
 
 logger = logging.getLogger(__name__)
@@ -210,9 +218,14 @@ class LeastUsedStrategy:
         """Return the health of the pool in Redis."""
         return self
 
-    async def report_outcomes(self, rules: HealthRules, outcomes: Sequence[Happened]) -> Judgement:
+    async def report_outcomes(
+        self,
+        rules: HealthRules,
+        outcomes: Sequence[Happened],
+        delivery: Delivery | None = None,
+    ) -> Judgement:
         """Judge outcomes for all workers."""
-        return await self._pool.report_outcomes(rules, outcomes)
+        return await self._pool.report_outcomes(rules, outcomes, delivery)
 
     async def take_probe(
         self,
@@ -220,9 +233,13 @@ class LeastUsedStrategy:
         since_epoch: int = 0,
         wanted: int = 1,
         excluded: Collection[str] = (),
+        *,
+        unchecked: bool = False,
     ) -> Probes:
         """Lease members that are due; publish the list again where members got lost."""
-        found = await self._pool.take_probe(probe_timeout, since_epoch, wanted, excluded)
+        found = await self._pool.take_probe(
+            probe_timeout, since_epoch, wanted, excluded, unchecked=unchecked
+        )
         # Where members or lines got lost. That another worker replaced the list is no reason to
         # bring ours back.
         if (

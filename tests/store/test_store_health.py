@@ -14,7 +14,15 @@ from store_helpers import fingerprint, named, rules, run
 from scrapy_smoothpool.health import CANDIDATE
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.publish import PublishResult
-from scrapy_smoothpool.store.verdicts import Happened, Judged, Kind, MemberOut, Record
+from scrapy_smoothpool.store.verdicts import (
+    Delivery,
+    Happened,
+    Judged,
+    Judgement,
+    Kind,
+    MemberOut,
+    Record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,7 +60,7 @@ def put_out(pool: SharedPool, *proxy_ids: str) -> None:
 
 
 def probe(pool: SharedPool, excluded: Iterable[str] = (), wanted: int = 1) -> list[str]:
-    return list(run(pool.take_probe(100.0, 0, wanted, excluded)).leased)
+    return list(run(pool.take_probe(100.0, 0, wanted, excluded, unchecked=True)).leased)
 
 
 def come_back(pool: SharedPool, clock: ServerClock, *proxy_ids: str) -> None:
@@ -79,7 +87,9 @@ def check(pool: SharedPool, raw: redis.Redis, members: Iterable[str]) -> None:
     rotation, benched = scores(raw, keys.allocations), scores(raw, keys.benched)
     assert not rotation.keys() & benched.keys()
     assert rotation.keys() | benched.keys() == set(members)
-    assert scores(raw, keys.wakes).keys() == benched.keys()
+    wakes, unchecked = scores(raw, keys.wakes), scores(raw, keys.unchecked)
+    assert not wakes.keys() & unchecked.keys()
+    assert wakes.keys() | unchecked.keys() == benched.keys()
     assert scores(raw, keys.ejections).keys() == benched.keys()
     assert len(set(scores(raw, keys.ejections).values())) == len(benched)
     assert set(raw.hkeys(keys.health)) <= set(members)
@@ -203,7 +213,7 @@ def test_a_thousand_outcomes_are_one_call_and_more_are_refused(pool: SharedPool)
     assert {judged.ejected_for for judged in judgement.outcomes} == {30.0}
     with pytest.raises(ValueError, match="1001 outcomes"):
         run(pool.report_outcomes(AT_ONCE, events[:1001]))
-    assert run(pool.report_outcomes(AT_ONCE, [])) == (1000, 1000, 1500, [])
+    assert run(pool.report_outcomes(AT_ONCE, [])) == (1000, 1000, 1500, [], 0)
 
 
 def test_outcomes_of_one_batch_are_judged_in_their_order(pool: SharedPool) -> None:
@@ -214,6 +224,51 @@ def test_outcomes_of_one_batch_are_judged_in_their_order(pool: SharedPool) -> No
     assert [judged.consecutive for judged in judgement.outcomes] == [1, 2, 0, 1, 2, 3, 0]
     assert [judged.state for judged in judgement.outcomes] == ["active"] * 5 + ["ejected"] * 2
     assert judgement.outcomes[-1].stale
+
+
+def test_a_delivery_that_is_sent_again_is_answered_as_before_and_changes_nothing(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(6))
+    publish(pool, named(8), candidates=True)
+
+    def deliver(kinds: list[Kind], delivery: Delivery | None) -> Judgement:
+        events = [
+            Happened(m, 100, kind, "why", 1.25)
+            for kind in kinds
+            for m in ["p00001", "p00002", "stranger"]
+        ]
+        return run(pool.report_outcomes(rules(eject_after=4), events, delivery))
+
+    first = deliver([Kind.FAILED] * 2, Delivery("one", 1))
+    kept = {key: raw.dump(key) for key in raw.keys(f"smoothpool:{{{pool.keys.pool}}}:*")}
+    clock.pass_(10)
+    assert deliver([Kind.FAILED] * 2, Delivery("one", 1)) == first
+    assert deliver([Kind.LOGIN], Delivery("one", 1)) == first  # its number is what counts
+    assert {key: raw.dump(key) for key in kept} == kept
+    assert 0 < raw.pttl(pool.keys.delivered("one")) <= 60_000
+    assert {judged.consecutive for judged in first.outcomes} == {0, 1, 2}
+
+    # Another worker's is another one, and so is the next.
+    assert deliver([Kind.FAILED], Delivery("two", 1)).outcomes[0].consecutive == 3
+    second = deliver([Kind.FAILED], Delivery("one", 2))
+    assert second.outcomes[0].ejected_for == 37.5
+    assert deliver([Kind.FAILED], Delivery("one", 2)) == second
+    with pytest.raises(ValueError, match="greater number"):
+        deliver([Kind.FAILED] * 2, Delivery("one", 1))
+    assert deliver([Kind.FAILED], None).outcomes[0].stale
+
+
+def test_a_thousand_outcomes_are_remembered_in_a_delivery(
+    pool: SharedPool, raw: redis.Redis
+) -> None:
+    publish(pool, named(1500))
+    longest = rules(eject_after=1, max_percent=100, eject_time=1e11, eject_time_max=2e12)
+    events = [Happened(m, 2**52, Kind.FAILED, "why", 1.5) for m in list(named(1000))]
+    first = run(pool.report_outcomes(longest, events, Delivery("one", 2**40)))
+    assert first.epoch == 2**52 + 1000
+    assert run(pool.report_outcomes(longest, events, Delivery("one", 2**40))) == first
+    assert raw.strlen(pool.keys.delivered("one")) < 30_000
 
 
 # Probes.
@@ -470,7 +525,7 @@ def test_candidates_begin_outside_and_are_due(
         "p00000": ("ejected", "why"),
         **dict.fromkeys(named(3, 6), ("ejected", CANDIDATE)),
     }
-    probes = run(pool.take_probe(100.0, 1, 10))
+    probes = run(pool.take_probe(100.0, 1, 10, unchecked=True))
     assert probes.leased == dict.fromkeys(named(3, 6), CANDIDATE)
     assert probes.put_out == list(named(3, 6))
     assert report(pool, "p00003", Kind.PASSED).restored
@@ -478,7 +533,7 @@ def test_candidates_begin_outside_and_are_due(
     assert report(pool, "p00004", Kind.FAILED).ejected_for == 30.0
     assert run(pool.out())["p00004"].reason == CANDIDATE  # until it has passed
     clock.pass_(100)
-    again = run(pool.take_probe(100.0, 1, 10)).leased
+    again = run(pool.take_probe(100.0, 1, 10, unchecked=True)).leased
     assert again == {"p00000": "why", "p00004": CANDIDATE, "p00005": CANDIDATE}
 
 
@@ -506,7 +561,7 @@ def test_a_first_list_of_candidates_lets_nobody_in(pool: SharedPool, raw: redis.
     check(pool, raw, named(1, 2000))
     assert picks(pool, 1) == [None]
     assert {raw.ttl(key) for key in raw.keys(f"smoothpool:{{{pool.keys.pool}}}:*")} > {-1}
-    for key in (pool.keys.benched, pool.keys.wakes, pool.keys.ejections):
+    for key in (pool.keys.benched, pool.keys.unchecked, pool.keys.ejections):
         assert raw.ttl(key) == -1
 
 
@@ -531,6 +586,174 @@ def test_candidates_published_without_the_flag_stay_candidates(
     assert set(run(pool.out())) == {"p00001", "p00002"}
 
 
+def unchecked(pool: SharedPool, raw: redis.Redis) -> set[str]:
+    assert run(pool.take_probe(1.0, wanted=0)).unchecked == raw.zcard(pool.keys.unchecked)
+    return set(scores(raw, pool.keys.unchecked))
+
+
+def test_candidates_count_neither_as_out_nor_as_members_in_the_limits(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(4))
+    members = named(24)
+    publish(pool, members, candidates=True)
+    events = [Happened(m, 100, Kind.FAILED) for m in named(4)]
+    judgement = run(pool.report_outcomes(rules(eject_after=1, max_percent=50), events))
+    assert [bool(judged.ejected_for) for judged in judgement.outcomes] == [True, True, False, False]
+    assert (judgement.out, judgement.members) == (22, 24)
+    assert (judgement.unchecked, judgement.checked) == (20, 4)
+    events = [Happened(m, 100, Kind.FAULTY) for m in named(4)]
+    judgement = run(pool.report_outcomes(rules(eject_after=1), events))
+    assert [judged.spared for judged in judgement.outcomes] == [False] * 3 + [True]
+    # One more that passed makes room for one more that is put out.
+    probes = run(pool.take_probe(100.0, wanted=1, unchecked=True))
+    (passed,) = probes.leased
+    assert report(pool, passed, Kind.PASSED).restored
+    assert not report(pool, "p00003", Kind.FAULTY).spared
+    assert unchecked(pool, raw) == set(named(4, 24)) - {passed}
+    check(pool, raw, members)
+
+
+def test_a_check_that_fails_leaves_it_unchecked_and_one_that_passes_ends_that(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(4), candidates=True)
+    assert probe(pool, wanted=4) == list(named(4))
+    report(pool, "p00000", Kind.FAULTY)
+    report(pool, "p00001", Kind.PASSED)
+    report(pool, "p00003", Kind.SUCCESS)
+    assert unchecked(pool, raw) == {"p00000", "p00002"}
+    put_out(pool, "p00001")
+    assert unchecked(pool, raw) == {"p00000", "p00002"}
+    assert scores(raw, pool.keys.wakes).keys() == {"p00001"}
+    clock.pass_(1_000)
+    assert run(pool.take_probe(100.0, wanted=9, unchecked=True)).leased == {
+        "p00000": CANDIDATE,
+        "p00001": "why",
+        "p00002": CANDIDATE,
+    }
+
+
+def test_without_admission_candidates_are_passed_over_and_keep_nobody_waiting(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(4))
+    put_out(pool, "p00001")
+    members = named(3000)
+    publish(pool, members, candidates=True)
+    clock.pass_(30)
+    found = run(pool.take_probe(100.0, wanted=9))
+    assert list(found.leased) == ["p00001"]
+    assert found.next_wake == 100.0
+    assert run(pool.take_probe(100.0, wanted=9)).leased == {}
+    assert len(run(pool.take_probe(7.0, wanted=9, unchecked=True)).leased) == 9
+    # That their leases run out concerns the others only.
+    assert run(pool.take_probe(100.0, wanted=0)).next_wake == 100.0
+    assert run(pool.take_probe(100.0, wanted=0, unchecked=True)).next_wake == 7.0
+    check(pool, raw, members)
+
+
+def test_who_is_due_is_handed_out_in_the_order_of_waking_whether_checked_or_not(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(200))
+    ids = list(named(400))
+    put_out(pool, *ids[:200:2])
+    clock.pass_(30)
+    publish(pool, named(400), candidates=True)
+    raw.zadd(pool.keys.wakes, {"p00004": clock.now - 5})
+    raw.zadd(pool.keys.unchecked, {"p00399": clock.now - 4, "p00201": clock.now - 5})
+    assert probe(pool, ids[10:300], wanted=8) == [
+        *("p00004", "p00399"),
+        *("p00000", "p00002", "p00006", "p00008", "p00300", "p00301"),
+    ]
+
+
+def test_unchecked_ones_that_leave_the_list_are_forgotten(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(5), candidates=True)
+    assert probe(pool, wanted=2) == ["p00000", "p00001"]
+    assert report(pool, "p00000", Kind.SUCCESS).restored
+    report(pool, "p00001", Kind.FAULTY)
+    publish(pool, named(1, 4), candidates=True)
+    assert unchecked(pool, raw) == {"p00001", "p00002", "p00003"}
+    # The one that passed begins anew when it is back.
+    publish(pool, named(4), candidates=True)
+    assert unchecked(pool, raw) == set(named(4))
+    check(pool, raw, named(4))
+
+
+@pytest.mark.parametrize("admission", [True, False])
+@pytest.mark.parametrize("first", ["probe", "report", "publish"])
+def test_the_loss_of_who_is_unchecked_narrows_the_limits_and_mends(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock, first: str, admission: bool
+) -> None:
+    publish(pool, named(4))
+    put_out(pool, "p00000")
+    members = named(10)
+    publish(pool, members, candidates=True)
+    assert probe(pool, wanted=1) == ["p00004"]
+    report(pool, "p00004", Kind.FAULTY)
+    raw.delete(pool.keys.unchecked)
+    epoch = 1_000
+    if first == "report":
+        event = Happened("p00001", epoch, Kind.FAILED)
+        judgement = run(pool.report_outcomes(rules(eject_after=1), [event]))
+        assert judgement.outcomes[0].spared
+        assert (judgement.unchecked, judgement.checked) == (0, 10)
+    elif first == "publish":
+        members = named(11)
+        publish(pool, members, candidates=admission)
+    run(pool.take_probe(100.0, wanted=0, unchecked=admission))
+    check(pool, raw, members)
+    # Of p00004 a check is on record; the others are left to whoever can probe them.
+    expected = set(members) - set(named(4)) if admission else {"p00004"}
+    assert unchecked(pool, raw) == expected
+    clock.pass_(10_000)
+    leased = run(pool.take_probe(100.0, wanted=99, unchecked=admission)).leased
+    assert set(leased) >= {"p00000", *named(5, 10)}
+    if admission:
+        assert leased["p00005"] == CANDIDATE
+
+
+def test_a_check_under_way_when_it_is_lost_stays_one(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(3))
+    publish(pool, named(6), candidates=True)
+    assert probe(pool, wanted=3) == ["p00003", "p00004", "p00005"]
+    raw.delete(pool.keys.unchecked)
+    report(pool, "p00003", Kind.FAULTY)
+    assert report(pool, "p00004", Kind.PASSED).restored
+    run(pool.take_probe(100.0, wanted=0))
+    assert unchecked(pool, raw) == {"p00003", "p00005"}
+    check(pool, raw, named(6))
+
+
+def test_one_that_is_in_both_is_unchecked(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(3), candidates=True)
+    raw.zadd(pool.keys.wakes, {"p00001": 1, "stranger": 1})
+    raw.zadd(pool.keys.unchecked, {"stranger": 1})
+    assert run(pool.take_probe(100.0)).leased == {}
+    check(pool, raw, named(3))
+    assert unchecked(pool, raw) == set(named(3))
+
+
+def test_candidates_let_nobody_count_as_out_when_the_bench_is_lost(
+    pool: SharedPool, raw: redis.Redis
+) -> None:
+    publish(pool, named(4))
+    publish(pool, named(24), candidates=True)
+    raw.delete(pool.keys.benched)
+    events = [Happened(m, 100, Kind.FAILED) for m in named(4)]
+    judgement = run(pool.report_outcomes(rules(eject_after=1), events))
+    assert [judged.spared for judged in judgement.outcomes] == [False, False, True, True]
+    assert (judgement.members, judgement.checked) == (4, 4)
+
+
 # Lost keys.
 
 KEYS = [
@@ -538,6 +761,7 @@ KEYS = [
     "benched",
     "health",
     "wakes",
+    "unchecked",
     "ejections",
     "epoch",
     "members",
@@ -696,7 +920,8 @@ def test_whatever_happens_everybody_listed_is_in_or_out_and_nobody_else(
             run(pool.report_outcomes(AT_ONCE, [Happened(first, epoch, second)]))  # type: ignore[arg-type]
         elif what == "probe":
             clock.pass_(second)  # type: ignore[arg-type]
-            epoch = run(pool.take_probe(100.0, epoch, first)).epoch  # type: ignore[arg-type]
+            found = run(pool.take_probe(100.0, epoch, first, unchecked=second == 40))  # type: ignore[arg-type]
+            epoch = found.epoch
         elif what == "pick":
             picked = set(picks(pool, first)) - {None}  # type: ignore[arg-type]
             assert not picked & set(run(pool.out()))

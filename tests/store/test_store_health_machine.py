@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from scrapy_smoothpool.store.shared_pool import SharedPool
 
-IDS = [f"p{number}" for number in range(6)]
+IDS = [f"p{number}" for number in range(8)]
 FAILURES = {
     Kind.FAILED: {"certain": False},
     Kind.FAULTY: {"certain": True},
@@ -58,7 +58,7 @@ class Side(RuleBasedStateMachine):
         ceiling=st.sampled_from([1_000, 60_000, 1_800_000]),
         max_percent=st.sampled_from([0, 34, 50, 100, 100]),
         number=st.sampled_from([1, 1, 2, 3, len(IDS)]),
-        candidates=st.integers(0, 2),
+        candidates=st.sampled_from([0, 1, 2, 5]),
         probe_timeout=st.sampled_from([2_000, 100_000]),
     )
     def start(
@@ -101,7 +101,7 @@ class Side(RuleBasedStateMachine):
             record.epoch = self.health.epochs.now if candidate else 0
             if candidate:
                 self.raw.zadd(keys.benched, {proxy_id: place})
-                self.raw.zadd(keys.wakes, {proxy_id: self.clock.now})
+                self.raw.zadd(keys.unchecked, {proxy_id: self.clock.now})
                 self.raw.zadd(keys.ejections, {proxy_id: record.epoch})
             else:
                 self.raw.zadd(keys.allocations, {proxy_id: place})
@@ -134,10 +134,11 @@ class Side(RuleBasedStateMachine):
         expected = [self.judge(event) for event in events]
         got = run(self.pool.report_outcomes(self.rules, events))
         assert got.outcomes == expected
-        assert (got.epoch, got.out, got.members) == (
+        assert (got.epoch, got.out, got.members, got.checked) == (
             self.health.epochs.now,
             self.health.out,
             self.health.eligible,
+            self.health.checked,
         )
 
     def any_epoch(self, data: st.DataObject) -> int:
@@ -208,24 +209,47 @@ class Side(RuleBasedStateMachine):
         wakes = sorted({int(self.health[i].wake) for i in self.ids if self.health[i].out})
         self.clock.set(max(self.clock.now, data.draw(st.sampled_from(wakes)) + offset))
 
+    @precondition(lambda self: self.health.checked < self.health.eligible)
+    @rule(data=st.data())
+    def a_check_that_passes(self, data: st.DataObject) -> None:
+        candidates = [i for i in self.ids if self.health[i].candidate]
+        proxy_id = data.draw(st.sampled_from(candidates))
+        self.clock.set(max(self.clock.now, int(self.health[proxy_id].wake)))
+        self.probe(data, set(IDS) - {proxy_id}, 1)
+        self.report([Happened(proxy_id, self.health.epochs.now, Kind.PASSED)])
+
     @rule(
-        data=st.data(), exclude=st.sets(st.sampled_from(IDS), max_size=4), wanted=st.integers(0, 3)
+        data=st.data(),
+        exclude=st.sets(st.sampled_from(IDS), max_size=4),
+        wanted=st.integers(0, 3),
+        unchecked=st.booleans(),
     )
-    def probe(self, data: st.DataObject, exclude: set[str], wanted: int) -> None:
+    def probe(
+        self, data: st.DataObject, exclude: set[str], wanted: int, unchecked: bool = True
+    ) -> None:
         since = self.any_epoch(data)
-        got = run(self.pool.take_probe(self.probe_timeout / 1000, since, wanted, sorted(exclude)))
+        seconds = self.probe_timeout / 1000
+        got = run(
+            self.pool.take_probe(seconds, since, wanted, sorted(exclude), unchecked=unchecked)
+        )
+        left_out = set() if unchecked else {i for i in self.ids if self.health[i].candidate}
         expected = []
-        while len(expected) < wanted and (found := self.health.probe(exclude)) is not None:
+        while len(expected) < wanted:
+            found = self.health.probe(exclude | left_out)
+            if found is None:
+                break
             expected.append(found)
         assert list(got.leased) == expected
         assert got.leased == {proxy_id: self.health[proxy_id].reason for proxy_id in expected}
         records = {proxy_id: self.health[proxy_id] for proxy_id in self.ids}
         out = {i: r for i, r in records.items() if r.out}
-        later = [r.wake - self.clock.now for r in out.values() if r.wake > self.clock.now]
+        wakes = [r.wake - self.clock.now for i, r in out.items() if i not in left_out]
+        later = [wake for wake in wakes if wake > 0]
         assert got.next_wake == (min(later) / 1000 if later else None)
         gone = [i for i in out if out[i].epoch > since]
         assert got.put_out == sorted(gone, key=lambda i: out[i].epoch)
         assert got.epoch == got.complete_until == self.health.epochs.now
+        assert (got.members, got.checked) == (self.health.eligible, self.health.checked)
 
     @invariant()
     def both_agree(self) -> None:
@@ -234,15 +258,22 @@ class Side(RuleBasedStateMachine):
         keys = self.pool.keys
         with self.raw.pipeline() as pipe:
             pipe.hgetall(keys.health)
-            for key in (keys.wakes, keys.ejections, keys.allocations, keys.benched):
+            for key in (
+                keys.wakes,
+                keys.unchecked,
+                keys.ejections,
+                keys.allocations,
+                keys.benched,
+            ):
                 pipe.zrange(key, 0, -1, withscores=True)
             pipe.get(keys.epoch)
             packed, *sets, epoch = pipe.execute()
-        wakes, epochs, rotation, benched = map(dict, sets)
+        wakes, unchecked, epochs, rotation, benched = map(dict, sets)
         records = {proxy_id: self.health[proxy_id] for proxy_id in self.ids}
         assert benched.keys() == {i for i, r in records.items() if r.out}
         assert rotation.keys() == set(self.ids) - benched.keys()
-        assert wakes == {i: r.wake for i, r in records.items() if r.out}
+        assert wakes == {i: r.wake for i, r in records.items() if r.out and not r.candidate}
+        assert unchecked == {i: r.wake for i, r in records.items() if r.candidate}
         assert epochs == {i: r.epoch for i, r in records.items() if r.out}
         assert int(epoch or 0) == self.health.epochs.now
         assert packed.keys() <= set(self.ids)

@@ -12,6 +12,7 @@ def test_key_names_are_literally_these() -> None:
     assert keys.benched == "smoothpool:{default}:benched"
     assert keys.health == "smoothpool:{default}:health"
     assert keys.wakes == "smoothpool:{default}:wakes"
+    assert keys.unchecked == "smoothpool:{default}:unchecked"
     assert keys.ejections == "smoothpool:{default}:ejections"
     assert keys.epoch == "smoothpool:{default}:epoch"
     assert keys.members == "smoothpool:{default}:members"
@@ -21,6 +22,7 @@ def test_key_names_are_literally_these() -> None:
     assert keys.publisher == "smoothpool:{default}:publisher"
     assert keys.retired == "smoothpool:{default}:retired"
     assert keys.retired_copied == "smoothpool:{default}:retired:copied"
+    assert keys.delivered("ab") == "smoothpool:{default}:delivered:ab"
     assert keys.staging("ab") == (
         "smoothpool:{default}:staging:ab:allocations",
         "smoothpool:{default}:staging:ab:members",
@@ -28,6 +30,7 @@ def test_key_names_are_literally_these() -> None:
         "smoothpool:{default}:staging:ab:benched",
         "smoothpool:{default}:staging:ab:wakes",
         "smoothpool:{default}:staging:ab:ejections",
+        "smoothpool:{default}:staging:ab:unchecked",
     )
     assert Keys("acme", "shop").allocations == "acme:{shop}:allocations"
 

@@ -7,28 +7,43 @@
 -- KEYS[1]  sorted set, id -> allocations: the members in rotation
 -- KEYS[2]  sorted set, id -> allocations: the members that are out
 -- KEYS[3]  hash, id -> record: state epoch consecutive history doublings active_since reason
--- KEYS[4]  sorted set, id -> server time of the next step, ms
+-- KEYS[4]  sorted set, id -> server time of the next step, ms, of those put out
 -- KEYS[5]  sorted set, id -> epoch of the ejection
 -- KEYS[6]  string, the clock of ejections
+-- KEYS[7]  sorted set, id -> server time of the next step, ms, of those out and unchecked
+-- KEYS[8]  string, number of the worker's last delivery, and its reply; may be left out
 -- ARGV[1]  integer, failures in a row that put a member out, 0 for never
 -- ARGV[2]  integer, ms of the first ejection
 -- ARGV[3]  integer, ms of the longest
--- ARGV[4]  integer, percent of the members that uncertain failures may put out
+-- ARGV[4]  integer, percent of the checked members that uncertain failures may put out
 -- ARGV[5]  integer, outcomes that are remembered of each member
 -- ARGV[6]  integer, outcomes needed before their share of failures counts
 -- ARGV[7]  integer, percent of failures among them that puts a member out
 -- ARGV[8]  integer, multiple of the first ejection in which one doubling is forgiven
--- ARGV[9…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
+-- ARGV[9]  integer, number of the delivery
+-- ARGV[10] integer, ms for which it is remembered
+-- ARGV[11…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
 --          reason, factor by which an ejection is drawn out
--- Returns  {epoch now, members out, members, and of each outcome: state after it or ''
---          when it is no member, 1 if it came too late to count, failures in a row, ms
---          of the ejection or -1, 1 if it was spared, 1 if it came back}
+-- Returns  {epoch now, members out, members, those of them unchecked, and of each outcome:
+--          state after it or '' when it is no member, 1 if it came too late to count, failures
+--          in a row, ms of the ejection or -1, 1 if it was spared, 1 if it came back};
+--          the same once more, nothing having changed, for a delivery that is sent again; nil
+--          for one that is older than the last
 -- Cost     O(outcomes + (ejections and returns) × log n)
 --
 -- What does not fit together is taken for the safer: whoever is on the bench is out,
--- whatever its record says; without a record nothing is known of a member. The clock
+-- whatever its record says; without a record nothing is known of a member. Who counts
+-- as checked too much, or as unchecked too little, makes the limits narrower. The clock
 -- of ejections is never behind an epoch that somebody has seen, so that a new one,
 -- should the key be lost, makes no outcome too old for good.
+local answered = KEYS[8] and redis.call('GET', KEYS[8])
+if answered then
+    local number, reply = unpack(cmsgpack.unpack(answered))
+    if number >= tonumber(ARGV[9]) then
+        return number == tonumber(ARGV[9]) and reply
+    end
+end
+
 local rules = {}
 for i = 1, 8 do
     rules[i] = tonumber(ARGV[i])
@@ -41,9 +56,10 @@ local stored = tonumber(redis.call('GET', KEYS[6]))
 local epoch = stored or tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]) or 0
 local out = redis.call('ZCARD', KEYS[2])
 local members = redis.call('ZCARD', KEYS[1]) + out
+local unchecked = math.min(out, redis.call('ZCARD', KEYS[7]))
 
 local ids, records = {}, {}
-for i = 9, #ARGV, 5 do
+for i = 11, #ARGV, 5 do
     if not records[ARGV[i]] then
         ids[#ids + 1] = ARGV[i]
         records[ARGV[i]] = {id = ARGV[i]}
@@ -53,6 +69,7 @@ if #ids > 0 then
     local live = redis.call('ZMSCORE', KEYS[1], unpack(ids))
     local benched = redis.call('ZMSCORE', KEYS[2], unpack(ids))
     local packed = redis.call('HMGET', KEYS[3], unpack(ids))
+    local candidates = redis.call('ZMSCORE', KEYS[7], unpack(ids))
     for i, id in ipairs(ids) do
         local r = records[id]
         local state, made, consecutive, history, doublings, since, reason =
@@ -60,7 +77,8 @@ if #ids > 0 then
         r.epoch, r.consecutive = tonumber(made or 0), tonumber(consecutive or 0)
         r.history = history and history ~= '-' and history or ''
         r.doublings, r.since = tonumber(doublings or 0), tonumber(since or 0)
-        r.reason = reason or benched[i] and 'unchecked' or '-'
+        r.candidate = benched[i] and (candidates[i] or reason == 'unchecked')
+        r.reason = reason or r.candidate and 'unchecked' or '-'
         if benched[i] then
             r.count = benched[i]
             r.state = state == 'probing' and state or 'ejected'
@@ -80,7 +98,7 @@ local function note(r, failed)
 end
 
 local function wake_at(r, when)
-    redis.call('ZADD', KEYS[4], string.format('%.0f', when), r.id)
+    redis.call('ZADD', KEYS[r.candidate and 7 or 4], string.format('%.0f', when), r.id)
 end
 
 local function is_poor(r)
@@ -89,10 +107,11 @@ local function is_poor(r)
 end
 
 local function may_eject(certain)
+    local gone, checked = out - unchecked + 1, members - unchecked
     if certain then
-        return out + 1 < members
+        return gone < checked
     end
-    return (out + 1) * 100 <= members * max_percent and members > 1
+    return gone * 100 <= checked * max_percent and checked > 1
 end
 
 local function eject(r, reason, login, jitter)
@@ -108,7 +127,7 @@ local function eject(r, reason, login, jitter)
     epoch = epoch + 1
     redis.call('ZADD', KEYS[5], epoch, r.id)
     wake_at(r, now + duration)
-    if r.state == 'active' or r.reason ~= 'unchecked' then -- a candidate stays one until it passes
+    if not r.candidate then -- which it stays until it has passed
         r.reason = reason
     end
     r.doublings, r.epoch, r.state = r.doublings + 1, epoch, 'ejected'
@@ -143,13 +162,14 @@ local function succeeded(r)
     redis.call('ZREM', KEYS[2], r.id)
     redis.call('ZREM', KEYS[4], r.id)
     redis.call('ZREM', KEYS[5], r.id)
-    r.state, r.since, r.count = 'active', now, count
+    r.state, r.since, r.count, r.candidate = 'active', now, count, nil
     out = out - 1
+    unchecked = unchecked - redis.call('ZREM', KEYS[7], r.id)
     return 1
 end
 
-local reply = {0, 0, members}
-for i = 9, #ARGV, 5 do
+local reply = {0, 0, members, 0}
+for i = 11, #ARGV, 5 do
     local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
     local reason, jitter = ARGV[i + 3], tonumber(ARGV[i + 4])
     epoch = math.max(epoch, made, r and r.epoch or 0)
@@ -190,5 +210,8 @@ end
 if epoch ~= (stored or 0) then
     redis.call('SET', KEYS[6], string.format('%.0f', epoch))
 end
-reply[1], reply[2] = epoch, out
+reply[1], reply[2], reply[4] = epoch, out, unchecked
+if KEYS[8] then
+    redis.call('SET', KEYS[8], cmsgpack.pack({tonumber(ARGV[9]), reply}), 'PX', ARGV[10])
+end
 return reply

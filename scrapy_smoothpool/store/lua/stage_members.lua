@@ -15,8 +15,9 @@
 -- KEYS[7]  hash, staging: id -> line
 -- KEYS[8]  hash, staging: id -> live count that was copied, to settle by
 -- KEYS[9]  sorted set, staging: id -> allocations of candidates
--- KEYS[10] sorted set, staging: id -> server time, ms, when a candidate is due
+-- KEYS[10] sorted set, staging: id -> time to wake of others that are out (left empty)
 -- KEYS[11] sorted set, staging: id -> epoch of a candidate
+-- KEYS[12] sorted set, staging: id -> server time, ms, when a candidate is due
 -- ARGV[1]  string, token of this worker's attempt
 -- ARGV[2]  integer, ms for which the right to publish is lent from now on
 -- ARGV[3]  integer, ms after which the staging keys vanish if nobody swaps them in
@@ -72,12 +73,12 @@ if #candidates > 0 then
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     local epoch = tonumber(redis.call('GET', KEYS[4])) or 0
     for i = 2, #candidates, 2 do
-        redis.call('ZADD', KEYS[10], now, candidates[i])
+        redis.call('ZADD', KEYS[12], now, candidates[i])
         redis.call('ZADD', KEYS[11], epoch + i / 2, candidates[i])
     end
     redis.call('SET', KEYS[4], string.format('%.0f', epoch + #candidates / 2))
 end
-for i = 6, 11 do
+for i = 6, 12 do
     redis.call('PEXPIRE', KEYS[i], ARGV[3])
 end
 return returning
