@@ -959,8 +959,9 @@ class HealthMachine(RuleBasedStateMachine):
         max_percent=st.sampled_from([0, 10, 34, 50, 100]),
         start=st.integers(1, len(IDS)),
         jitter=st.sampled_from([1.0, 1.5]),
+        others=st.sampled_from(["none", "candidates", "drained", "drained candidates"]),
     )
-    def start(self, eject_after, eject_time, ceiling, max_percent, start, jitter):
+    def start(self, eject_after, eject_time, ceiling, max_percent, start, jitter, others):
         self.clock = Clock()
         self.eject_after, self.eject_time, self.jitter = eject_after, eject_time, jitter
         self.ceiling = max(ceiling, eject_time)
@@ -978,6 +979,8 @@ class HealthMachine(RuleBasedStateMachine):
         self.epochs: set[int] = set()
         for proxy_id in IDS[:start]:
             self.add(proxy_id, True)
+        for proxy_id in IDS[start:] if others != "none" else ():
+            self.add(proxy_id, "drained" not in others, "candidates" in others)
 
     def out(self) -> int:
         return sum(proxy.is_out for proxy in self.model.values())
@@ -1056,6 +1059,12 @@ class HealthMachine(RuleBasedStateMachine):
         proxy_id = self.any_of(data)
         for _ in range(times):
             self.fail_once(proxy_id, certain, certain and login == "y")
+
+    @rule(certain=st.booleans())
+    def fail_all(self, certain):
+        for proxy_id in sorted(i for i, proxy in self.model.items() if not proxy.is_out):
+            for _ in range(max(1, self.eject_after)):
+                self.fail_once(proxy_id, certain, False)
 
     def fail_once(self, proxy_id, certain, login):
         proxy = self.model[proxy_id]

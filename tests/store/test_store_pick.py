@@ -218,11 +218,11 @@ def test_reply_options_of_the_url_change_nothing(
         assert await pool.size() == 5
         failure = Happened("p00000", 0, Kind.FAILED, "banned")
         judgement = await pool.report_outcomes(rules(eject_after=1), [failure])
-        assert judgement == (1, 1, 5, [Judged(False, "ejected", 1, 30.0)])
+        assert judgement == (1, 1, 5, [Judged(False, "ejected", 1, 30.0)], 0)
         await pool.connection.call(lambda c: c.zadd(pool.keys.wakes, {"p00000": 1}))
         assert await pool.out() == {"p00000": MemberOut("ejected", "banned", 0.0)}
         probes = await pool.take_probe(100.0)
-        assert probes == (1, {"p00000": "banned"}, 100.0, ["p00000"], 1, True)
+        assert probes == (1, {"p00000": "banned"}, 100.0, ["p00000"], 1, True, 5, 0)
         assert (await pool.records(members))["p00000"].state == "probing"
         assert (await pool.counts())["p00000"] == 1
         assert await pool.size() == 5
