@@ -348,7 +348,9 @@ class LocalJudge:
             login=evidence.login,
         )
         # A check that fails is no request that got nowhere.
-        began = not evidence.check and panic.failure(spared=verdict.spared, size=self.health.checked)
+        began = not evidence.check and panic.failure(
+            spared=verdict.spared, size=self.health.checked
+        )
         if verdict.ejected_for is None:
             by = self._strategy.penalize(proxy_id, verdict.consecutive, scope.of_strategy)
             return Report(blamed=True, penalty=by, panic=began, site=scope.site)
