@@ -266,6 +266,7 @@ class SmoothPoolExtension:
             if self.admission is not None and self._checker is not None:
                 await self.admission.stop()
                 await self._checker.close()
+            self.stats.flush()
             if self.pool.state is State.OPEN:
                 await self.pool.refresh()
                 views = self.pool.snapshot()
@@ -395,8 +396,9 @@ class SmoothPoolExtension:
         )
 
     def send(self, signal: object, **arguments: Any) -> None:
-        """Tell whoever listens."""
-        self.crawler.signals.send_catch_log(signal, spider=self.crawler.spider, **arguments)
+        """Tell whoever listens; costs hardly anything where nobody does."""
+        if signals.has_receivers(self.crawler.signals, signal):
+            self.crawler.signals.send_catch_log(signal, spider=self.crawler.spider, **arguments)
 
     # Empty pools
 

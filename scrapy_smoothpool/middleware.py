@@ -113,21 +113,24 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         while self._pool.state is State.NEW and not self._waiting.closing:
             # Another component sent this from its own spider_opened handler.
             await self._waiting.hold(request)
-        self._extension.admit(request)
+        if self._extension.admission is not None:
+            self._extension.admit(request)
         waiting = self._waiting
         waits = self._settings.on_empty is OnEmpty.WAIT
         if waiting.dry is not None and waits and not waiting.may_ask():
             return await self._wait(request, waiting.dry)
         tries, site = keys.tries_of(request), keys.site_of(request)
-        if still_before(tries.not_before):
+        if tries.not_before and still_before(tries.not_before):
             return await self._wait(request, "it is banned again and again", counts=False)
         try:
-            assignment = await self._acquire(tries, site)
+            assignment = await self._pool.acquire(tries.proxies, site)
+            if assignment is None and tries.proxies and not still_before(tries.last_not_before):
+                assignment = await self._pool.acquire((), site)
         except StoreError as error:
             self._stats.inc(names.STORE_ERRORS)
             return await self._no_proxy(request, waiting.ran_dry(str(error)))
         if assignment is not None:
-            self._assign(request, assignment)
+            self._assign(request, assignment, site)
             return None
         if tries.proxies and still_before(tries.last_not_before):
             return await self._wait(request, "the only proxy left has just failed", counts=False)
@@ -139,12 +142,6 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if self._pool.only_there(site):
             return await self._none_for(request, self._why(site))
         return await self._no_proxy(request, waiting.ran_dry(self._why(site)))
-
-    async def _acquire(self, tries: keys.Tries, site: str) -> Assignment | None:
-        found = await self._pool.acquire(tries.proxies, site)
-        if found is None and tries.proxies and not still_before(tries.last_not_before):
-            found = await self._pool.acquire((), site)
-        return found
 
     def _wants_proxy(self, request: Request) -> bool:
         """Say whether the pool has to serve this request; raise if nothing may carry it."""
@@ -173,9 +170,9 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             "send it without the pool"
         )
 
-    def _assign(self, request: Request, assignment: Assignment) -> None:
+    def _assign(self, request: Request, assignment: Assignment, site: str) -> None:
         self._waiting.dry = None
-        if not self._pool.panicking(keys.site_of(request)):
+        if not self._pool.panicking(site):
             # Else the next ones wait as well, and nothing is gained by haste.
             self._waiting.passes()
         self._waiting.over(request)
@@ -183,7 +180,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         meta[keys.PROXY] = assignment.url
         meta[keys.PROXY_ID] = assignment.proxy_id
         meta[keys.ASSIGNED] = (assignment.proxy_id, assignment.epoch)
-        self._stats.inc(names.ASSIGNED)
+        self._stats.gather(names.ASSIGNED)
         self._extension.available()
         self._extension.send(signals.proxy_assigned, request=request, proxy_id=assignment.proxy_id)
         logger.debug("%s goes through %s", request, assignment.proxy_id)

@@ -361,7 +361,7 @@ class Pool:
         member.unclear += outcome is Outcome.AMBIGUOUS and not blamed
         if evidence.rest:
             self._rests.rest(evidence.site, proxy_id, evidence.rest)
-        report = self.judge.report(proxy_id, epoch, evidence._replace(site=sequence), blamed)
+        report = self.judge.report(proxy_id, epoch, evidence, blamed)
         if report is not None:
             self.concluded(proxy_id, report)
         return report

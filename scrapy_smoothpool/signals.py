@@ -7,6 +7,13 @@ them. No argument holds a login: proxies are named by their id.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pydispatch import dispatcher
+
+if TYPE_CHECKING:
+    from scrapy.signalmanager import SignalManager
+
 proxy_assigned = object()
 """A request got its proxy. ``request``, ``proxy_id``, ``spider``."""
 
@@ -26,3 +33,17 @@ it had been out everywhere), ``spider``."""
 pool_exhausted = object()
 """No proxy is free; sent once until one is free again. ``reason`` (text), ``duration`` (seconds
 until a proxy that is out is due for its probe, None when none is out), ``spider``."""
+
+
+def has_receivers(manager: SignalManager, signal: object) -> bool:
+    """Say whether anybody listens to a signal of *manager*'s.
+
+    A dispatch without a receiver costs 3 µs, which shows at every request; this a tenth.
+    """
+    everybody = dispatcher.Any
+    for sender in (manager.sender, everybody):
+        signals = dispatcher.connections.get(id(sender))
+        # An entry is there from the first receiver on, and goes with the last.
+        if signals and (signal in signals or everybody in signals):
+            return True
+    return False

@@ -6,6 +6,7 @@ Keys are fixed but for the per-proxy family, which is opt-in
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .pool import MemberView
 
 PREFIX = "smoothpool/"
+FLUSH = 0.5
+"""Seconds between two times that the collector is told of what happens at every request."""
 
 ASSIGNED = PREFIX + "assigned"
 """Requests that were given a proxy."""
@@ -79,13 +82,31 @@ class Stats:
         self._collector = collector
         self.inc = collector.inc_value
         self._outcomes: dict[Outcome, str] = {}
+        self._gathered: dict[str, int] = {}
+        self._next_flush = 0.0
+
+    def gather(self, key: str) -> None:
+        """Count one; the collector is told within a second or so, and by :meth:`flush`.
+
+        For what happens at every request: telling the collector costs 2 µs.
+        """
+        self._gathered[key] = self._gathered.get(key, 0) + 1
+        if time.monotonic() >= self._next_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell the collector what was gathered."""
+        gathered, self._gathered = self._gathered, {}
+        for key, count in gathered.items():
+            self.inc(key, count)
+        self._next_flush = time.monotonic() + FLUSH
 
     def outcome(self, outcome: Outcome) -> None:
         """Count one download."""
         key = self._outcomes.get(outcome)
         if key is None:
             key = self._outcomes[outcome] = OUTCOME.format(outcome.value)
-        self.inc(key)
+        self.gather(key)
 
     def final(self, members: Iterable[MemberView], *, per_proxy: bool) -> None:
         """Write the values that are known only at close."""
