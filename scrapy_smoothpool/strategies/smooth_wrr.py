@@ -39,11 +39,10 @@ Reading order: `select`, `_pick`, then `_place` and `_take`, through which every
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .tournament import NOBODY, KineticTournament
+from .tournament import NOBODY, KineticTournament, Lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,33 +52,22 @@ _RESTART_AT: Final = 1 << 28
 Python's 30-bit digits. Costs one O(n) pass in 268 million picks."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyWeights:
+_SLOT_BITS: Final = 32
+"""A note of a healing is ``t << _SLOT_BITS | slot``: one number, so that comparing is cheap."""
+
+# Where a proxy is, with what `Lines` holds of it meanwhile.
+_IDLE: Final = 0  # disabled or drained, standing still: current weight, effective weight
+_STEADY: Final = 1
+_RECOVERING: Final = 2
+
+
+class ProxyWeights(NamedTuple):
     """What `SmoothWeightedRoundRobin.snapshot` says of one proxy."""
 
     weight: int
     effective_weight: int
     current_weight: int
     disabled: bool
-
-
-@dataclass(slots=True)
-class _Row:
-    """One proxy while the whole list is written anew."""
-
-    name: str
-    weight: int
-    effective: int
-    current: int
-    disabled: bool
-
-    def reweight(self, weight: int) -> None:
-        """Change the weight; the effective weight keeps its proportion to it, rounded down."""
-        if self.effective == self.weight:
-            self.effective = weight
-        else:
-            self.effective = self.effective * weight // self.weight
-        self.weight = weight
 
 
 class SmoothWeightedRoundRobin:
@@ -100,7 +88,8 @@ class SmoothWeightedRoundRobin:
     _total: int
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._write([_Row(name, w, w, 0, False) for name, w in _checked(weights).items()])
+        weights = _checked(weights)
+        self._write({name: ProxyWeights(w, w, 0, False) for name, w in weights.items()})
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -115,17 +104,16 @@ class SmoothWeightedRoundRobin:
         tried for a request: they neither gain, heal nor count. Names not listed are ignored.
         """
         if self._t >= _RESTART_AT:
-            self._write(self._rows())
+            self._write(self.snapshot())
         if not exclude:
-            slot = self._pick()
-            return None if slot == NOBODY else self._names[slot]
-        slots, idle = self._slots, self._idle
+            return self._pick()
+        slots, where = self._slots, self._where
         excluded = {slots[name] for name in exclude if name in slots}
-        held = [(slot, *self._take(slot)) for slot in excluded if slot not in idle]
-        slot = self._pick()
-        for held_slot, effective, current in held:
-            self._place(held_slot, effective, current)
-        return None if slot == NOBODY else self._names[slot]
+        held = [(slot, *self._take(slot)) for slot in excluded if where[slot] != _IDLE]
+        name = self._pick()
+        for standing in held:
+            self._place(*standing)
+        return name
 
     def penalize(self, name: str, by: int) -> None:
         """Lower the effective weight of `name` by `by` >= 0, but not below 0."""
@@ -162,24 +150,17 @@ class SmoothWeightedRoundRobin:
         if name in self._slots:
             raise ValueError(f"{name!r} is listed already; use reweight() to change its weight")
         weight = _whole_number("weight", name, weight)
-        if len(self._names) == self._steady.capacity:
+        if len(self._names) == self._lines.capacity:
             # Out of slots: close the gaps of removed ones and make room. O(n), once in O(n) adds.
-            self._write(self._rows(), room=len(self._slots) // 4 + 1)
-        slot = self._slots[name] = len(self._names)
-        self._names.append(name)
-        self._weights.append(weight)
-        self._rank.append(slot)
-        self._healing_noted.append(0)
+            self._write(self.snapshot(), room=len(self._slots) // 4 + 1)
+        slot = self._new_slot(name, weight, rank=len(self._names))
         self._place(slot, weight, 0)
 
     def remove(self, name: str) -> None:
         """Take `name` off the list. The others' current weights stay as they are."""
-        slot = self._slots.pop(name)
-        self._take(slot)
-        self._disabled.discard(slot)
-        # The slot stays vacant until all is written afresh: its note in the heap may outlive it.
-        if len(self._slots) < self._steady.capacity // 4:
-            self._write(self._rows())
+        self._vacate(self._slots.pop(name))
+        if len(self._slots) < self._lines.capacity // 4:
+            self._write(self.snapshot())
 
     def reweight(self, name: str, weight: int) -> None:
         """Change the weight of `name`. O(n).
@@ -189,93 +170,102 @@ class SmoothWeightedRoundRobin:
         leave a debt of hundreds behind, and the proxy unpicked until it had earned it, 1 at a time.
         """
         self._slots[name]  # an unknown name is a KeyError before the weight is looked at
-        weight = _whole_number("weight", name, weight)
-        rows = self._rows()
-        for row in rows:
-            if row.name == name:
-                row.reweight(weight)
-        _clamp(rows)
-        self._write(rows)
+        self._reweight(name, _whole_number("weight", name, weight))
+        self._clamp()
 
     def update(self, weights: Mapping[str, int]) -> None:
-        """Make `weights` the list, by difference. O(n), and nothing where nothing differs.
+        """Make `weights` the list, by difference: O(log n) for each, after a comparison of all.
 
         Names it lacks are removed, changed ones reweighted, new ones appended in its order; the
         others keep their place and standing. Current weights are clamped as by `reweight`, once,
         if a weight changed.
         """
         wanted = _checked(weights)
-        listed = {name: self._weights[slot] for name, slot in self._slots.items()}
+        listed = dict(zip(self._slots, map(self._weights.__getitem__, self._slots.values())))
         if wanted == listed:
             return
-        rows = [row for row in self._rows() if row.name in wanted]
-        changed = [row for row in rows if row.weight != wanted[row.name]]
-        for row in changed:
-            row.reweight(wanted[row.name])
-        rows += [_Row(name, w, w, 0, False) for name, w in wanted.items() if name not in listed]
+        gone = [name for name in listed if name not in wanted]
+        new = [name for name in wanted if name not in listed]
+        changed = [name for name, weight in listed.items() if wanted.get(name, weight) != weight]
+        for name in gone:
+            self.remove(name)
+        for name in changed:
+            self._reweight(name, wanted[name])
+        for name in new:
+            self.add(name, wanted[name])
         if changed:
-            _clamp(rows)
-        self._write(rows)
+            self._clamp()
+        if len(new) + len(changed) > len(wanted) // 4:
+            self._write(self.snapshot())  # those have slots out of order
 
     def snapshot(self) -> dict[str, ProxyWeights]:
         """Every name's weights as they stand, in list order. O(n)."""
+        weights, disabled, standing = self._weights, self._disabled, self._standing
         return {
-            row.name: ProxyWeights(row.weight, row.effective, row.current, row.disabled)
-            for row in self._rows()
+            name: ProxyWeights(weights[slot], *standing(slot), slot in disabled)
+            for name, slot in self._slots.items()
         }
 
     # One selection.
 
-    def _pick(self) -> int:
-        """The slot picked, or NOBODY with nothing changed."""
-        healing, t = self._healing, self._t
-        while healing and healing[0][0] <= t:
-            self._heal_next()
-        recovering = len(self._recovering_slots)
-        if not recovering and not self._steady_count:
-            return NOBODY
+    def _pick(self) -> str | None:
+        """The name picked, or None with nothing changed."""
+        t = self._t
+        if self._healing and self._healing[0] >> _SLOT_BITS <= t:
+            self._heal()
+        recovering = self._recovering_count
+        winner = NOBODY
+        if self._steady_count:
+            winner = self._steady.first(t + 1)
+        elif not recovering:
+            return None
         self._t = t = t + 1
         total = self._total
+        if not recovering:
+            self._steady.lower(winner, total)
+            return self._names[winner]
         self._total = total + recovering  # these heal by 1 each, after they were counted
         if not total:
             # All are at effective weight 0, so all are recovering, and each gains 1 in place of 0.
             # What all gain alike lifts the curve they share.
             total = recovering
             self._lift += 2
-        winner = self._steady.first(t) if self._steady_count else NOBODY
-        if recovering:
-            other = self._recovering.first(t)
-            if winner == NOBODY or self._leads(other, winner, t):
-                self._recovering.lower(other, 2 * total)
-                return other
+        other = self._recovering.first(t)
+        if winner == NOBODY or self._leads(other, winner, t):
+            self._recovering.lower(other, 2 * total)
+            return self._names[other]
         self._steady.lower(winner, total)
-        return winner
+        return self._names[winner]
 
     def _leads(self, recovering: int, steady: int, t: int) -> bool:
         """Whether the best of the recovering beats the best of the steady; ties by list order."""
-        lead = self._recovering.value(recovering, t) + t * t + self._lift
-        lead -= 2 * self._steady.value(steady, t)
+        start, slope = self._lines.start, self._lines.slope
+        lead = start[recovering] + slope[recovering] * t + t * t + self._lift
+        lead -= 2 * (start[steady] + slope[steady] * t)
         return lead > 0 or (lead == 0 and self._rank[recovering] < self._rank[steady])
 
-    def _heal_next(self) -> None:
-        """Move the proxy whose note is due to the steady ones, or note when it will be due."""
-        _, slot = heappop(self._healing)
-        self._healing_noted[slot] = 0
-        if slot in self._recovering_slots:
-            effective, current = self._standing(slot)
-            if effective == self._weights[slot]:
-                self._take(slot)
-                self._place(slot, effective, current)
-            else:
-                self._note_healing(slot, effective)
+    def _heal(self) -> None:
+        """Move the proxies whose note is due to the steady ones, or note when it will be due."""
+        healing, t = self._healing, self._t
+        while healing and healing[0] >> _SLOT_BITS <= t:
+            slot = heappop(healing) & ((1 << _SLOT_BITS) - 1)
+            self._healing_noted[slot] = 0
+            if self._where[slot] == _RECOVERING:
+                effective, current = self._standing(slot)
+                if effective == self._weights[slot]:
+                    self._take(slot)
+                    self._place(slot, effective, current)
+                else:
+                    self._note_healing(slot, effective)
 
     def _note_healing(self, slot: int, effective: int) -> None:
         # One note a slot is enough, which bounds the heap: whatever happens to a proxy meanwhile
         # (a penalty, an exclusion, a time disabled) only postpones its healing, and a note that
-        # comes up early is written anew. A change of weight rewrites everything, the notes too.
+        # comes up early is written anew. With another weight a proxy gets another slot.
         if not self._healing_noted[slot]:
             self._healing_noted[slot] = 1
-            heappush(self._healing, (self._t + self._weights[slot] - effective, slot))
+            healed_at = self._t + self._weights[slot] - effective
+            heappush(self._healing, healed_at << _SLOT_BITS | slot)
 
     # A proxy's way into and out of the tournaments.
 
@@ -283,15 +273,19 @@ class SmoothWeightedRoundRobin:
         """Let a proxy stand with these weights as of now, where it belongs."""
         weight = self._weights[slot]
         if not weight or slot in self._disabled:
-            self._idle[slot] = effective, current
+            self._where[slot] = _IDLE
+            self._lines.start[slot] = current
+            self._lines.slope[slot] = effective
             return
         t = self._t
         self._total += effective
         if effective == weight:
+            self._where[slot] = _STEADY
             self._steady_count += 1
             self._steady.put(slot, current - weight * t, weight)
         else:
-            self._recovering_slots.add(slot)
+            self._where[slot] = _RECOVERING
+            self._recovering_count += 1
             slope = 2 * (effective - t) - 1
             self._recovering.put(slot, 2 * current - t * t - self._lift - slope * t, slope)
             self._note_healing(slot, effective)
@@ -299,73 +293,94 @@ class SmoothWeightedRoundRobin:
     def _take(self, slot: int) -> tuple[int, int]:
         """Take a proxy out of where it stands; its effective and current weight."""
         standing = self._standing(slot)
-        if slot in self._idle:
-            del self._idle[slot]
-            return standing
-        self._total -= standing[0]
-        if slot in self._recovering_slots:
-            self._recovering_slots.remove(slot)
-            self._recovering.drop(slot)
-        else:
+        where = self._where[slot]
+        if where == _STEADY:
+            self._total -= standing[0]
             self._steady_count -= 1
             self._steady.drop(slot)
+        elif where == _RECOVERING:
+            self._total -= standing[0]
+            self._recovering_count -= 1
+            self._recovering.drop(slot)
+        self._where[slot] = _IDLE
         return standing
 
     def _standing(self, slot: int) -> tuple[int, int]:
         """The effective and current weight of a proxy as of now."""
-        if slot in self._idle:
-            return self._idle[slot]
-        t = self._t
-        if slot in self._recovering_slots:
+        t, where = self._t, self._where[slot]
+        start, slope = self._lines.start[slot], self._lines.slope[slot]
+        if where == _STEADY:
+            return slope, start + slope * t
+        if where == _RECOVERING:
             # slope = 2 × (effective weight - t) - 1 held when it was placed; both grow by 1 a pick.
-            slope = self._recovering.slope[slot]
-            twice = self._recovering.start[slot] + slope * t + t * t + self._lift
-            return t + (slope + 1) // 2, twice // 2
-        return self._weights[slot], self._steady.value(slot, t)
+            return t + (slope + 1) // 2, (start + slope * t + t * t + self._lift) // 2
+        return slope, start
 
     # The list as a whole.
 
-    def _rows(self) -> list[_Row]:
-        disabled, weights = self._disabled, self._weights
-        return [
-            _Row(name, weights[slot], *self._standing(slot), slot in disabled)
-            for name, slot in self._slots.items()
-        ]
+    def _new_slot(self, name: str, weight: int, rank: int) -> int:
+        slot = self._slots[name] = len(self._names)
+        self._names.append(name)
+        self._weights.append(weight)
+        self._rank.append(rank)
+        self._where.append(_IDLE)
+        self._healing_noted.append(0)
+        return slot
 
-    def _write(self, rows: list[_Row], room: int = 0) -> None:
+    def _vacate(self, slot: int) -> tuple[int, int]:
+        # The slot stays vacant until all is written afresh: its note in the heap may outlive it.
+        self._disabled.discard(slot)
+        return self._take(slot)
+
+    def _reweight(self, name: str, weight: int) -> None:
+        if len(self._names) == self._lines.capacity:
+            self._write(self.snapshot(), room=len(self._slots) // 4 + 1)
+        old = self._slots[name]
+        old_weight, disabled = self._weights[old], old in self._disabled
+        effective, current = self._vacate(old)
+        slot = self._new_slot(name, weight, self._rank[old])
+        if disabled:
+            self._disabled.add(slot)
+        if effective == old_weight:
+            effective = weight
+        else:
+            effective = effective * weight // old_weight
+        self._place(slot, effective, current)
+
+    def _clamp(self) -> None:
+        """Bring every current weight within ± the total a selection would have now."""
+        total = self._total or self._recovering_count
+        for slot in self._slots.values():
+            effective, current = self._standing(slot)
+            if not -total <= current <= total:
+                self._take(slot)
+                self._place(slot, effective, max(-total, min(total, current)))
+
+    def _write(self, standings: Mapping[str, ProxyWeights], room: int = 0) -> None:
         """Start afresh, at t = 0 and without vacant slots, with these proxies as they stand."""
         # A slot is a proxy's index in the lists here and its seat in both tournaments: by weight,
         # so that neighbours have like slopes. Its rank is its place in list order, and breaks ties.
+        names, rows = list(standings), list(standings.values())
         self._rank = sorted(range(len(rows)), key=lambda place: rows[place].weight)
-        self._names = [rows[place].name for place in self._rank]
+        self._names = [names[place] for place in self._rank]
         self._weights = [rows[place].weight for place in self._rank]
         slots = {name: slot for slot, name in enumerate(self._names)}
-        self._slots = {row.name: slots[row.name] for row in rows}  # in list order
-        self._steady = KineticTournament(len(rows) + room, self._rank)
-        self._recovering = KineticTournament(len(rows) + room, self._rank)
-        # How many the one holds, and which ones the other.
-        self._steady_count = 0
-        self._recovering_slots: set[int] = set()
+        self._slots = {name: slots[name] for name in names}  # in list order
+        self._lines = Lines(len(rows) + room, self._rank)
+        self._steady = KineticTournament(self._lines)
+        self._recovering = KineticTournament(self._lines)
+        self._steady_count = self._recovering_count = 0
         # The sum of the effective weights of all in the two tournaments.
         self._total = 0
         # Picks since the last fresh start, and what the recovering gained on top of t² (see _pick).
         self._t = self._lift = 0
-        self._disabled = {slots[row.name] for row in rows if row.disabled}
-        # Effective and current weight of those that stand still, being disabled or drained.
-        self._idle: dict[int, tuple[int, int]] = {}
-        # (t at which it will have healed at the earliest, slot), and which slots have such a note.
-        self._healing: list[tuple[int, int]] = []
+        self._disabled = {slots[name] for name, row in standings.items() if row.disabled}
+        # Where each slot's proxy is, and whether a note of its healing is in the heap.
+        self._where = bytearray(len(rows))
         self._healing_noted = bytearray(len(rows))
+        self._healing: list[int] = []
         for slot, place in enumerate(self._rank):
-            self._place(slot, rows[place].effective, rows[place].current)
-
-
-def _clamp(rows: list[_Row]) -> None:
-    """Bring every current weight within ± the total a selection would have now."""
-    eligible = [row for row in rows if row.weight and not row.disabled]
-    total = sum(row.effective for row in eligible) or len(eligible)
-    for row in rows:
-        row.current = max(-total, min(total, row.current))
+            self._place(slot, rows[place].effective_weight, rows[place].current_weight)
 
 
 def _checked(weights: Mapping[str, int]) -> dict[str, int]:
