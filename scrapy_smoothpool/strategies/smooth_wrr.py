@@ -287,7 +287,8 @@ class SmoothWeightedRoundRobin:
             self._where[slot] = _RECOVERING
             self._recovering_count += 1
             slope = 2 * (effective - t) - 1
-            self._recovering.put(slot, 2 * current - t * t - self._lift - slope * t, slope)
+            start = 2 * current - t * t - self._lift - slope * t
+            self._recovering.put(slot, start, slope)
             self._note_healing(slot, effective)
 
     def _take(self, slot: int) -> tuple[int, int]:

@@ -81,9 +81,6 @@ class KineticTournament:
         # Seats that are not as they were when their matches were played.
         self._changed: set[int] = set()
 
-    def __contains__(self, seat: int) -> bool:
-        return self._winner[self._seats + seat] != NOBODY
-
     def put(self, seat: int, start: int, slope: int) -> None:
         """Seat a player, or give the one there a new line."""
         self._lines.start[seat] = start
@@ -119,39 +116,40 @@ class KineticTournament:
         """Play the matches again that the player at `seat` took part in, or does now."""
         winner, due = self._winner, self._due
         start, slope, rank = self._lines.start, self._lines.slope, self._lines.rank
+        was_first = winner[1] == seat
         node = self._seats + seat
         best = winner[node]
         gain = slope[best]
         value = start[best] + gain * t  # of no meaning where best is NOBODY
         soonest = END
         while node > 1:
-            other = winner[node ^ 1]
-            their_due = due[node ^ 1]
-            if their_due < soonest:
-                soonest = their_due
+            sibling = node ^ 1
             node >>= 1
+            if due[sibling] < soonest:
+                soonest = due[sibling]
+            other = winner[sibling]
             if other >= 0:
                 other_gain = slope[other]
                 other_value = start[other] + other_gain * t
-                if best >= 0 and (
-                    value > other_value or (value == other_value and rank[best] < rank[other])
-                ):
-                    closing = other_gain - gain
-                    if closing > 0 and value - other_value <= closing * (soonest - t):
-                        lead = value - other_value
-                        soonest = min(soonest, t + self._lasts(best, other, lead, closing))
-                else:
-                    closing = gain - other_gain
-                    if closing > 0 and best >= 0:
-                        lead = other_value - value
-                        if lead <= closing * (soonest - t):
-                            soonest = min(soonest, t + self._lasts(other, best, lead, closing))
+                if best < 0:
                     best, value, gain = other, other_value, other_gain
-            if winner[node] == best and best != seat:
+                elif value > other_value or (value == other_value and rank[best] < rank[other]):
+                    if other_gain > gain:
+                        lasts = -((other_value - value) // (other_gain - gain)) or 1
+                        if lasts < soonest - t:
+                            soonest = t + lasts
+                else:
+                    if gain > other_gain:
+                        lasts = -((value - other_value) // (gain - other_gain)) or 1
+                        if lasts < soonest - t:
+                            soonest = t + lasts
+                    best, value, gain = other, other_value, other_gain
+            if not was_first and winner[node] == best and best != seat:
                 # It did not and does not win here, so above nothing changes but due times.
-                while node and due[node] > soonest:
-                    due[node] = soonest
+                due[node] = soonest
+                while node > 1 and due[node >> 1] > soonest:
                     node >>= 1
+                    due[node] = soonest
                 return
             winner[node] = best
             due[node] = soonest
@@ -183,15 +181,10 @@ class KineticTournament:
                 closing = slope[other] - slope[best]
                 lead = start[best] - start[other] - closing * t
                 if lead < 0 or (lead == 0 and rank[other] < rank[best]):
-                    lead, closing, best, other = -lead, -closing, other, best
-                if closing > 0 and lead <= closing * (soonest - t):
-                    soonest = min(soonest, t + self._lasts(best, other, lead, closing))
+                    lead, closing, best = -lead, -closing, other
+                if closing > 0:
+                    lasts = -(-lead // closing) or 1
+                    if lasts < soonest - t:
+                        soonest = t + lasts
             winner[node] = best
             due[node] = soonest
-
-    def _lasts(self, best: int, other: int, lead: int, closing: int) -> int:
-        """For how long `best` wins, being ahead of `other` by a lead that closes."""
-        level = -(-lead // closing)  # rounded up: from then on it is not ahead any more
-        if level * closing == lead and self._lines.rank[best] < self._lines.rank[other]:
-            return level + 1
-        return level
