@@ -39,13 +39,15 @@ Reading order: `select`, `_pick`, then `_place` and `_take`, through which every
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import compress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .tournament import NOBODY, KineticTournament, Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Container, Mapping
 
 _RESTART_AT: Final = 1 << 28
 """Picks after which t starts again at 0: keeps t², and all that is computed with it, in two of
@@ -70,6 +72,56 @@ class ProxyWeights(NamedTuple):
     disabled: bool
 
 
+@dataclass(slots=True)
+class _Columns:
+    """All proxies as they stand, in list order, while the whole list is written anew."""
+
+    names: list[str]
+    weights: list[int]
+    effective: list[int]
+    current: list[int]
+    disabled: list[bool]
+
+    @classmethod
+    def healthy(cls, weights: Mapping[str, int]) -> _Columns:
+        """Newcomers."""
+        numbers, n = list(weights.values()), len(weights)
+        return cls(list(weights), numbers, numbers.copy(), [0] * n, [False] * n)
+
+    def only(self, names: Container[str]) -> _Columns:
+        """Without those not in `names`."""
+        keep = [name in names for name in self.names]
+        return _Columns(
+            list(compress(self.names, keep)),
+            list(compress(self.weights, keep)),
+            list(compress(self.effective, keep)),
+            list(compress(self.current, keep)),
+            list(compress(self.disabled, keep)),
+        )
+
+    def extend(self, other: _Columns) -> None:
+        """Append others to the list."""
+        self.names += other.names
+        self.weights += other.weights
+        self.effective += other.effective
+        self.current += other.current
+        self.disabled += other.disabled
+
+    def reweight(self, weights: Mapping[str, int]) -> None:
+        """Give all the weights they have in `weights`."""
+        wanted = [weights[name] for name in self.names]
+        rows = zip(self.effective, self.weights, wanted, strict=True)
+        self.effective = [_in_proportion(*row) for row in rows]
+        self.weights = wanted
+
+    def clamp(self) -> None:
+        """Bring every current weight within ± the total a selection would have now."""
+        rows = zip(self.effective, self.weights, self.disabled, strict=True)
+        eligible = [effective for effective, weight, off in rows if weight and not off]
+        total = sum(eligible) or len(eligible)
+        self.current = [c if -total <= c <= total else _clamped(c, total) for c in self.current]
+
+
 class SmoothWeightedRoundRobin:
     """Pick names in proportion to their weights, spread as evenly as nginx does.
 
@@ -78,7 +130,8 @@ class SmoothWeightedRoundRobin:
     heals nor counts.
 
     `select` costs O(log n), amortised; with k names to leave out O(k log n). `penalize`, `disable`,
-    `enable`, `add` and `remove` cost O(log n), amortised; `reweight`, `update` and `snapshot` O(n).
+    `enable`, `add` and `remove` cost O(log n), amortised; `reweight` and `snapshot` O(n), and so
+    does `update`, which compares all but works only on what differs.
     A name that is not listed raises KeyError, an unfit number ValueError, and nothing has changed.
     """
 
@@ -88,8 +141,7 @@ class SmoothWeightedRoundRobin:
     _total: int
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        weights = _checked(weights)
-        self._write({name: ProxyWeights(w, w, 0, False) for name, w in weights.items()})
+        self._write(_Columns.healthy(_checked(weights)))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -104,7 +156,7 @@ class SmoothWeightedRoundRobin:
         tried for a request: they neither gain, heal nor count. Names not listed are ignored.
         """
         if self._t >= _RESTART_AT:
-            self._write(self.snapshot())
+            self._write(self._columns())
         if not exclude:
             return self._pick()
         slots, where = self._slots, self._where
@@ -152,7 +204,7 @@ class SmoothWeightedRoundRobin:
         weight = _whole_number("weight", name, weight)
         if len(self._names) == self._lines.capacity:
             # Out of slots: close the gaps of removed ones and make room. O(n), once in O(n) adds.
-            self._write(self.snapshot(), room=len(self._slots) // 4 + 1)
+            self._write(self._columns(), room=len(self._slots) // 4 + 1)
         slot = self._new_slot(name, weight, rank=len(self._names))
         self._place(slot, weight, 0)
 
@@ -160,7 +212,7 @@ class SmoothWeightedRoundRobin:
         """Take `name` off the list. The others' current weights stay as they are."""
         self._vacate(self._slots.pop(name))
         if len(self._slots) < self._lines.capacity // 4:
-            self._write(self.snapshot())
+            self._write(self._columns())
 
     def reweight(self, name: str, weight: int) -> None:
         """Change the weight of `name`. O(n).
@@ -174,37 +226,39 @@ class SmoothWeightedRoundRobin:
         self._clamp()
 
     def update(self, weights: Mapping[str, int]) -> None:
-        """Make `weights` the list, by difference: O(log n) for each, after a comparison of all.
+        """Make `weights` the list, by difference.
+
+        Costs O(log n) for each name added or removed, after a comparison of all; a pass over all
+        where a weight changed; and everything is written anew if much differs.
 
         Names it lacks are removed, changed ones reweighted, new ones appended in its order; the
         others keep their place and standing. Current weights are clamped as by `reweight`, once,
         if a weight changed.
         """
         wanted = _checked(weights)
-        listed = dict(zip(self._slots, map(self._weights.__getitem__, self._slots.values())))
+        listed = dict(zip(self._slots, self._listed_weights(), strict=True))
         if wanted == listed:
             return
-        gone = [name for name in listed if name not in wanted]
-        new = [name for name in wanted if name not in listed]
+        gone = listed.keys() - wanted.keys()
         changed = [name for name, weight in listed.items() if wanted.get(name, weight) != weight]
+        new = {name: weight for name, weight in wanted.items() if name not in listed}
+        if 8 * (len(gone) + len(changed) + len(new)) > len(wanted):
+            self._write_anew(wanted, new, clamp=bool(changed))
+            return
         for name in gone:
             self.remove(name)
         for name in changed:
             self._reweight(name, wanted[name])
-        for name in new:
-            self.add(name, wanted[name])
+        for name, weight in new.items():
+            self.add(name, weight)
         if changed:
             self._clamp()
-        if len(new) + len(changed) > len(wanted) // 4:
-            self._write(self.snapshot())  # those have slots out of order
 
     def snapshot(self) -> dict[str, ProxyWeights]:
         """Every name's weights as they stand, in list order. O(n)."""
-        weights, disabled, standing = self._weights, self._disabled, self._standing
-        return {
-            name: ProxyWeights(weights[slot], *standing(slot), slot in disabled)
-            for name, slot in self._slots.items()
-        }
+        all_ = self._columns()
+        rows = map(ProxyWeights, all_.weights, all_.effective, all_.current, all_.disabled)
+        return dict(zip(all_.names, rows, strict=True))
 
     # One selection.
 
@@ -334,58 +388,107 @@ class SmoothWeightedRoundRobin:
         return self._take(slot)
 
     def _reweight(self, name: str, weight: int) -> None:
+        # In a new slot: the note in the heap of a slot may be too late for another weight.
         if len(self._names) == self._lines.capacity:
-            self._write(self.snapshot(), room=len(self._slots) // 4 + 1)
+            self._write(self._columns(), room=len(self._slots) // 4 + 1)
         old = self._slots[name]
         old_weight, disabled = self._weights[old], old in self._disabled
         effective, current = self._vacate(old)
         slot = self._new_slot(name, weight, self._rank[old])
         if disabled:
             self._disabled.add(slot)
-        if effective == old_weight:
-            effective = weight
-        else:
-            effective = effective * weight // old_weight
-        self._place(slot, effective, current)
+        self._place(slot, _in_proportion(effective, old_weight, weight), current)
 
     def _clamp(self) -> None:
-        """Bring every current weight within ± the total a selection would have now."""
+        """`_Columns.clamp` in place, moving only those beyond the total."""
         total = self._total or self._recovering_count
-        for slot in self._slots.values():
-            effective, current = self._standing(slot)
+        slots = self._slots.values()
+        for slot, current in zip(slots, self._columns().current, strict=True):
             if not -total <= current <= total:
-                self._take(slot)
-                self._place(slot, effective, max(-total, min(total, current)))
+                effective, _ = self._take(slot)
+                self._place(slot, effective, _clamped(current, total))
 
-    def _write(self, standings: Mapping[str, ProxyWeights], room: int = 0) -> None:
+    def _listed_weights(self) -> list[int]:
+        return list(map(self._weights.__getitem__, self._slots.values()))
+
+    def _columns(self) -> _Columns:
+        t, where, start, slope = self._t, self._where, self._lines.start, self._lines.slope
+        slots, weights = list(self._slots.values()), self._listed_weights()
+        # As if all were steady, which is quick and mostly true.
+        effective = weights.copy()
+        current = [start[slot] + slope[slot] * t for slot in slots]
+        for place, slot in enumerate(slots):
+            if where[slot] != _STEADY:
+                effective[place], current[place] = self._standing(slot)
+        disabled = [slot in self._disabled for slot in slots]
+        return _Columns(list(self._slots), weights, effective, current, disabled)
+
+    def _write_anew(self, wanted: dict[str, int], new: dict[str, int], *, clamp: bool) -> None:
+        """Do what `update` does, all at once."""
+        columns = self._columns().only(wanted)
+        columns.reweight(wanted)
+        columns.extend(_Columns.healthy(new))
+        if clamp:
+            columns.clamp()
+        self._write(columns)
+
+    def _write(self, columns: _Columns, room: int = 0) -> None:
         """Start afresh, at t = 0 and without vacant slots, with these proxies as they stand."""
+        n = len(columns.names)
         # A slot is a proxy's index in the lists here and its seat in both tournaments: by weight,
         # so that neighbours have like slopes. Its rank is its place in list order, and breaks ties.
-        names, rows = list(standings), list(standings.values())
-        self._rank = sorted(range(len(rows)), key=lambda place: rows[place].weight)
-        self._names = [names[place] for place in self._rank]
-        self._weights = [rows[place].weight for place in self._rank]
-        slots = {name: slot for slot, name in enumerate(self._names)}
-        self._slots = {name: slots[name] for name in names}  # in list order
-        self._lines = Lines(len(rows) + room, self._rank)
+        self._rank = rank = sorted(range(n), key=columns.weights.__getitem__)
+        self._names = [columns.names[place] for place in rank]
+        self._weights = weights = [columns.weights[place] for place in rank]
+        by_place = [0] * n
+        for slot, place in enumerate(rank):
+            by_place[place] = slot
+        self._slots = dict(zip(columns.names, by_place, strict=True))  # in list order
+        self._disabled = set(compress(by_place, columns.disabled))
+        self._lines = Lines(n + room, rank)
         self._steady = KineticTournament(self._lines)
         self._recovering = KineticTournament(self._lines)
-        self._steady_count = self._recovering_count = 0
-        # The sum of the effective weights of all in the two tournaments.
-        self._total = 0
         # Picks since the last fresh start, and what the recovering gained on top of t² (see _pick).
         self._t = self._lift = 0
-        self._disabled = {slots[name] for name, row in standings.items() if row.disabled}
         # Where each slot's proxy is, and whether a note of its healing is in the heap.
-        self._where = bytearray(len(rows))
-        self._healing_noted = bytearray(len(rows))
+        self._where = bytearray(n)
+        self._healing_noted = bytearray(n)
         self._healing: list[int] = []
-        for slot, place in enumerate(self._rank):
-            self._place(slot, rows[place].effective_weight, rows[place].current_weight)
+        # How many are in each tournament, and the sum of the effective weights of all these.
+        self._steady_count = self._recovering_count = self._total = 0
+        effective = [columns.effective[place] for place in rank]
+        current = [columns.current[place] for place in rank]
+        healthy = []
+        for slot, weight in enumerate(weights):
+            if weight and effective[slot] == weight and slot not in self._disabled:
+                healthy.append(slot)
+                self._where[slot] = _STEADY
+            else:
+                self._place(slot, effective[slot], current[slot])
+        # What _place would do one by one: at t = 0 a line starts at the current weight.
+        for slot in healthy:
+            self._lines.start[slot] = current[slot]
+            self._lines.slope[slot] = weights[slot]
+            self._total += weights[slot]
+        self._steady_count = len(healthy)
+        self._steady.fill(healthy)
+
+
+def _in_proportion(effective: int, old_weight: int, weight: int) -> int:
+    """The effective weight with another weight; healthy stays healthy."""
+    return weight if effective == old_weight else effective * weight // old_weight
+
+
+def _clamped(current: int, total: int) -> int:
+    return max(-total, min(total, current))
 
 
 def _checked(weights: Mapping[str, int]) -> dict[str, int]:
-    return {name: _whole_number("weight", name, weight) for name, weight in weights.items()}
+    checked = dict(weights)
+    numbers = checked.values()
+    if set(map(type, numbers)) == {int} and min(numbers) >= 0:
+        return checked  # at once, where there is nothing to look at one by one
+    return {name: _whole_number("weight", name, weight) for name, weight in checked.items()}
 
 
 def _whole_number(what: str, name: str, value: int) -> int:

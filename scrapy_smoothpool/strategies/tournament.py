@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 NOBODY: Final = -1
 """The winner where no seat is taken."""
@@ -87,6 +87,13 @@ class KineticTournament:
         self._lines.slope[seat] = slope
         self._winner[self._seats + seat] = seat
         self._changed.add(seat)
+
+    def fill(self, seats: Collection[int]) -> None:
+        """Seat players whose lines have been written already."""
+        leaf, winner = self._seats, self._winner
+        for seat in seats:
+            winner[leaf + seat] = seat
+        self._changed.update(seats)
 
     def drop(self, seat: int) -> None:
         """Vacate `seat`."""
@@ -174,7 +181,9 @@ class KineticTournament:
         for node in nodes:
             child = node + node
             best, other = winner[child], winner[child + 1]
-            soonest = min(due[child], due[child + 1])
+            soonest, their_due = due[child], due[child + 1]
+            if their_due < soonest:
+                soonest = their_due
             if best < 0:
                 best = other
             elif other >= 0:
