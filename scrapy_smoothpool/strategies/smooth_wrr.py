@@ -171,8 +171,15 @@ class SmoothWeightedRoundRobin:
         """Lower the effective weight of `name` by `by` >= 0, but not below 0."""
         slot = self._slots[name]
         by = _whole_number("penalty", name, by)
-        effective, current = self._take(slot)
-        self._place(slot, max(0, effective - by), current)
+        if self._where[slot] == _RECOVERING:
+            # It stays where it is: only its line turns, about where it stands now.
+            t, start, slope = self._t, self._lines.start[slot], self._lines.slope[slot]
+            by = min(by, t + (slope + 1) // 2)  # its effective weight, as in _standing
+            self._total -= by
+            self._recovering.put(slot, start + 2 * by * t, slope - 2 * by)
+        else:
+            effective, current = self._take(slot)
+            self._place(slot, max(0, effective - by), current)
 
     def disable(self, name: str) -> None:
         """Leave `name` out of all selections until `enable`; its weights stand still."""
