@@ -32,8 +32,9 @@ The greatest of many lines is what `tournament.py` keeps. So there are two tourn
 compares their two winners. Total weight is kept as a sum, and a heap of the picks at which
 proxies will have healed says when to move them from one tournament to the other.
 
-Reading order: `select`, `_pick`, then `_place` and `_take`, through which every change goes, then
-`_write` for what each attribute means. The plain loop, to which this is compared step by step, is
+Reading order: `select`, `_pick`, then `_place` and `_take`, by which a proxy gets into and out of
+the tournaments, then `_write`, which does so for a whole list and says what each attribute means;
+`_Columns` serves only what goes over the whole list. The plain loop, to which this is compared step by step, is
 ``tests/reference_wrr.py``.
 """
 

@@ -76,7 +76,8 @@ class KineticTournament:
         self._seats = seats = lines.capacity
         # Node i has the children 2i and 2i + 1; node 1 is the root, seat k is node seats + k.
         self._winner = [NOBODY] * (2 * seats)
-        # When a node must be replayed; a seat never is.
+        # When a node must be replayed, or earlier: a seat never, a match when the loser is level,
+        # though it may be ranked behind and pass one later. Too early costs a replay, no more.
         self._due = [END] * (2 * seats)
         # Seats that are not as they were when their matches were played.
         self._changed: set[int] = set()
