@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import subprocess
 import sys
@@ -23,7 +22,7 @@ def picks(wrr, count, exclude=()):
 
 def standing(wrr, name):
     """(weight, effective_weight, current_weight, disabled)"""
-    return dataclasses.astuple(wrr.snapshot()[name])
+    return tuple(wrr.snapshot()[name])
 
 
 @pytest.mark.parametrize(
@@ -267,7 +266,7 @@ def test_a_snapshot_is_frozen_and_does_not_follow():
     before = wrr.snapshot()
     wrr.select()
     assert before["a"].current_weight == 0
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         before["a"].weight = 7
 
 

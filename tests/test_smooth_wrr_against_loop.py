@@ -6,7 +6,6 @@ random operations, which get far into a pool's life. A failing run names its see
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
@@ -25,7 +24,7 @@ RUNS_A_TEST = 10
 
 def snapshot_of(wrr):
     """Names in order, with (weight, effective_weight, current_weight, disabled)."""
-    return [(name, dataclasses.astuple(state)) for name, state in wrr.snapshot().items()]
+    return [(name, tuple(state)) for name, state in wrr.snapshot().items()]
 
 
 class BothAgree(RuleBasedStateMachine):

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from scrapy_smoothpool.strategies.tournament import NOBODY, KineticTournament
+from scrapy_smoothpool.strategies.tournament import NOBODY, KineticTournament, Lines
 
 
 def seated(*lines, rank=None):
-    tournament = KineticTournament(len(lines), rank or range(len(lines)))
+    tournament = KineticTournament(Lines(len(lines), rank or list(range(len(lines)))))
     for seat, line in enumerate(lines):
         tournament.put(seat, *line)
     return tournament
@@ -26,14 +26,14 @@ def greatest(lines, rank, t):
 def test_the_example_of_the_module_docstring():
     tournament = seated((6, 1), (5, 0), (2, 2), (4, 1))
     assert [tournament.first(t) for t in (1, 2, 3, 4, 5, 6)] == [0, 0, 0, 0, 2, 2]
-    assert [tournament.value(seat, 5) for seat in range(4)] == [11, 5, 12, 9]
+    assert [tournament._lines.at(seat, 5) for seat in range(4)] == [11, 5, 12, 9]
 
 
 def test_nobody_wins_where_nobody_sits():
     tournament = seated((1, 1))
     tournament.drop(0)
     assert tournament.first(1) == NOBODY
-    assert KineticTournament(0, []).first(1) == NOBODY
+    assert KineticTournament(Lines(0, [])).first(1) == NOBODY
 
 
 def test_a_dropped_winner_gives_way_and_may_return():
@@ -74,7 +74,7 @@ def test_random_changes_against_looking_at_all(seed):
     n = rng.choice([1, 2, 3, 7, 16, 33])
     spread = rng.choice([1, 5, 1000, 10**12])
     rank = rng.sample(range(n), n)
-    tournament, lines, t = KineticTournament(n, rank), {}, 0
+    tournament, lines, t = KineticTournament(Lines(n, rank)), {}, 0
     for _ in range(600):
         seat = rng.randrange(n)
         action = rng.random()

@@ -32,8 +32,9 @@ The greatest of many lines is what `tournament.py` keeps. So there are two tourn
 compares their two winners. Total weight is kept as a sum, and a heap of the picks at which
 proxies will have healed says when to move them from one tournament to the other.
 
-Reading order: `select`, `_pick`, then `_place` and `_take`, through which every change goes, then
-`_write` for what each attribute means. The plain loop, to which this is compared step by step, is
+Reading order: `select`, `_pick`, then `_place` and `_take`, by which a proxy gets into and out of
+the tournaments, then `_write`, which does so for a whole list and says what each attribute means;
+`_Columns` serves only what goes over the whole list. The plain loop, to which this is compared step by step, is
 ``tests/reference_wrr.py``.
 """
 
@@ -41,20 +42,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .tournament import NOBODY, KineticTournament
+from .tournament import NOBODY, KineticTournament, Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Container, Mapping
 
 _RESTART_AT: Final = 1 << 28
 """Picks after which t starts again at 0: keeps t², and all that is computed with it, in two of
 Python's 30-bit digits. Costs one O(n) pass in 268 million picks."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyWeights:
+_SLOT_BITS: Final = 32
+"""A note of a healing is ``t << _SLOT_BITS | slot``: one number, so that comparing is cheap."""
+
+# Where a proxy is, with what `Lines` holds of it meanwhile.
+_IDLE: Final = 0  # disabled or drained, standing still: current weight, effective weight
+_STEADY: Final = 1
+_RECOVERING: Final = 2
+
+
+class ProxyWeights(NamedTuple):
     """What `SmoothWeightedRoundRobin.snapshot` says of one proxy."""
 
     weight: int
@@ -64,22 +74,53 @@ class ProxyWeights:
 
 
 @dataclass(slots=True)
-class _Row:
-    """One proxy while the whole list is written anew."""
+class _Columns:
+    """All proxies as they stand, in list order, while the whole list is written anew."""
 
-    name: str
-    weight: int
-    effective: int
-    current: int
-    disabled: bool
+    names: list[str]
+    weights: list[int]
+    effective: list[int]
+    current: list[int]
+    disabled: list[bool]
 
-    def reweight(self, weight: int) -> None:
-        """Change the weight; the effective weight keeps its proportion to it, rounded down."""
-        if self.effective == self.weight:
-            self.effective = weight
-        else:
-            self.effective = self.effective * weight // self.weight
-        self.weight = weight
+    @classmethod
+    def healthy(cls, weights: Mapping[str, int]) -> _Columns:
+        """Newcomers."""
+        numbers, n = list(weights.values()), len(weights)
+        return cls(list(weights), numbers, numbers.copy(), [0] * n, [False] * n)
+
+    def only(self, names: Container[str]) -> _Columns:
+        """Without those not in `names`."""
+        keep = [name in names for name in self.names]
+        return _Columns(
+            list(compress(self.names, keep)),
+            list(compress(self.weights, keep)),
+            list(compress(self.effective, keep)),
+            list(compress(self.current, keep)),
+            list(compress(self.disabled, keep)),
+        )
+
+    def extend(self, other: _Columns) -> None:
+        """Append others to the list."""
+        self.names += other.names
+        self.weights += other.weights
+        self.effective += other.effective
+        self.current += other.current
+        self.disabled += other.disabled
+
+    def reweight(self, weights: Mapping[str, int]) -> None:
+        """Give all the weights they have in `weights`."""
+        wanted = [weights[name] for name in self.names]
+        rows = zip(self.effective, self.weights, wanted, strict=True)
+        self.effective = [_in_proportion(*row) for row in rows]
+        self.weights = wanted
+
+    def clamp(self) -> None:
+        """Bring every current weight within ± the total a selection would have now."""
+        rows = zip(self.effective, self.weights, self.disabled, strict=True)
+        eligible = [effective for effective, weight, off in rows if weight and not off]
+        total = sum(eligible) or len(eligible)
+        self.current = [c if -total <= c <= total else _clamped(c, total) for c in self.current]
 
 
 class SmoothWeightedRoundRobin:
@@ -90,7 +131,8 @@ class SmoothWeightedRoundRobin:
     heals nor counts.
 
     `select` costs O(log n), amortised; with k names to leave out O(k log n). `penalize`, `disable`,
-    `enable`, `add` and `remove` cost O(log n), amortised; `reweight`, `update` and `snapshot` O(n).
+    `enable`, `add` and `remove` cost O(log n), amortised; `reweight` and `snapshot` O(n), and so
+    does `update`, which compares all but works only on what differs.
     A name that is not listed raises KeyError, an unfit number ValueError, and nothing has changed.
     """
 
@@ -100,7 +142,7 @@ class SmoothWeightedRoundRobin:
     _total: int
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._write([_Row(name, w, w, 0, False) for name, w in _checked(weights).items()])
+        self._write(_Columns.healthy(_checked(weights)))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -115,24 +157,30 @@ class SmoothWeightedRoundRobin:
         tried for a request: they neither gain, heal nor count. Names not listed are ignored.
         """
         if self._t >= _RESTART_AT:
-            self._write(self._rows())
+            self._write(self._columns())
         if not exclude:
-            slot = self._pick()
-            return None if slot == NOBODY else self._names[slot]
-        slots, idle = self._slots, self._idle
+            return self._pick()
+        slots, where = self._slots, self._where
         excluded = {slots[name] for name in exclude if name in slots}
-        held = [(slot, *self._take(slot)) for slot in excluded if slot not in idle]
-        slot = self._pick()
-        for held_slot, effective, current in held:
-            self._place(held_slot, effective, current)
-        return None if slot == NOBODY else self._names[slot]
+        held = [(slot, *self._take(slot)) for slot in excluded if where[slot] != _IDLE]
+        name = self._pick()
+        for standing in held:
+            self._place(*standing)
+        return name
 
     def penalize(self, name: str, by: int) -> None:
         """Lower the effective weight of `name` by `by` >= 0, but not below 0."""
         slot = self._slots[name]
         by = _whole_number("penalty", name, by)
-        effective, current = self._take(slot)
-        self._place(slot, max(0, effective - by), current)
+        if self._where[slot] == _RECOVERING:
+            # It stays where it is: only its line turns, about where it stands now.
+            t, start, slope = self._t, self._lines.start[slot], self._lines.slope[slot]
+            by = min(by, t + (slope + 1) // 2)  # its effective weight, as in _standing
+            self._total -= by
+            self._recovering.put(slot, start + 2 * by * t, slope - 2 * by)
+        else:
+            effective, current = self._take(slot)
+            self._place(slot, max(0, effective - by), current)
 
     def disable(self, name: str) -> None:
         """Leave `name` out of all selections until `enable`; its weights stand still."""
@@ -162,24 +210,17 @@ class SmoothWeightedRoundRobin:
         if name in self._slots:
             raise ValueError(f"{name!r} is listed already; use reweight() to change its weight")
         weight = _whole_number("weight", name, weight)
-        if len(self._names) == self._steady.capacity:
+        if len(self._names) == self._lines.capacity:
             # Out of slots: close the gaps of removed ones and make room. O(n), once in O(n) adds.
-            self._write(self._rows(), room=len(self._slots) // 4 + 1)
-        slot = self._slots[name] = len(self._names)
-        self._names.append(name)
-        self._weights.append(weight)
-        self._rank.append(slot)
-        self._healing_noted.append(0)
+            self._write(self._columns(), room=len(self._slots) // 4 + 1)
+        slot = self._new_slot(name, weight, rank=len(self._names))
         self._place(slot, weight, 0)
 
     def remove(self, name: str) -> None:
         """Take `name` off the list. The others' current weights stay as they are."""
-        slot = self._slots.pop(name)
-        self._take(slot)
-        self._disabled.discard(slot)
-        # The slot stays vacant until all is written afresh: its note in the heap may outlive it.
-        if len(self._slots) < self._steady.capacity // 4:
-            self._write(self._rows())
+        self._vacate(self._slots.pop(name))
+        if len(self._slots) < self._lines.capacity // 4:
+            self._write(self._columns())
 
     def reweight(self, name: str, weight: int) -> None:
         """Change the weight of `name`. O(n).
@@ -189,93 +230,104 @@ class SmoothWeightedRoundRobin:
         leave a debt of hundreds behind, and the proxy unpicked until it had earned it, 1 at a time.
         """
         self._slots[name]  # an unknown name is a KeyError before the weight is looked at
-        weight = _whole_number("weight", name, weight)
-        rows = self._rows()
-        for row in rows:
-            if row.name == name:
-                row.reweight(weight)
-        _clamp(rows)
-        self._write(rows)
+        self._reweight(name, _whole_number("weight", name, weight))
+        self._clamp()
 
     def update(self, weights: Mapping[str, int]) -> None:
-        """Make `weights` the list, by difference. O(n), and nothing where nothing differs.
+        """Make `weights` the list, by difference.
+
+        Costs O(log n) for each name added or removed, after a comparison of all; a pass over all
+        where a weight changed; and everything is written anew if much differs.
 
         Names it lacks are removed, changed ones reweighted, new ones appended in its order; the
         others keep their place and standing. Current weights are clamped as by `reweight`, once,
         if a weight changed.
         """
         wanted = _checked(weights)
-        listed = {name: self._weights[slot] for name, slot in self._slots.items()}
+        listed = dict(zip(self._slots, self._listed_weights(), strict=True))
         if wanted == listed:
             return
-        rows = [row for row in self._rows() if row.name in wanted]
-        changed = [row for row in rows if row.weight != wanted[row.name]]
-        for row in changed:
-            row.reweight(wanted[row.name])
-        rows += [_Row(name, w, w, 0, False) for name, w in wanted.items() if name not in listed]
+        gone = listed.keys() - wanted.keys()
+        changed = [name for name, weight in listed.items() if wanted.get(name, weight) != weight]
+        new = {name: weight for name, weight in wanted.items() if name not in listed}
+        if 8 * (len(gone) + len(changed) + len(new)) > len(wanted):
+            self._write_anew(wanted, new, clamp=bool(changed))
+            return
+        for name in gone:
+            self.remove(name)
+        for name in changed:
+            self._reweight(name, wanted[name])
+        for name, weight in new.items():
+            self.add(name, weight)
         if changed:
-            _clamp(rows)
-        self._write(rows)
+            self._clamp()
 
     def snapshot(self) -> dict[str, ProxyWeights]:
         """Every name's weights as they stand, in list order. O(n)."""
-        return {
-            row.name: ProxyWeights(row.weight, row.effective, row.current, row.disabled)
-            for row in self._rows()
-        }
+        all_ = self._columns()
+        rows = map(ProxyWeights, all_.weights, all_.effective, all_.current, all_.disabled)
+        return dict(zip(all_.names, rows, strict=True))
 
     # One selection.
 
-    def _pick(self) -> int:
-        """The slot picked, or NOBODY with nothing changed."""
-        healing, t = self._healing, self._t
-        while healing and healing[0][0] <= t:
-            self._heal_next()
-        recovering = len(self._recovering_slots)
-        if not recovering and not self._steady_count:
-            return NOBODY
+    def _pick(self) -> str | None:
+        """The name picked, or None with nothing changed."""
+        t = self._t
+        if self._healing and self._healing[0] >> _SLOT_BITS <= t:
+            self._heal()
+        recovering = self._recovering_count
+        winner = NOBODY
+        if self._steady_count:
+            winner = self._steady.first(t + 1)
+        elif not recovering:
+            return None
         self._t = t = t + 1
         total = self._total
+        if not recovering:
+            self._steady.lower(winner, total)
+            return self._names[winner]
         self._total = total + recovering  # these heal by 1 each, after they were counted
         if not total:
             # All are at effective weight 0, so all are recovering, and each gains 1 in place of 0.
             # What all gain alike lifts the curve they share.
             total = recovering
             self._lift += 2
-        winner = self._steady.first(t) if self._steady_count else NOBODY
-        if recovering:
-            other = self._recovering.first(t)
-            if winner == NOBODY or self._leads(other, winner, t):
-                self._recovering.lower(other, 2 * total)
-                return other
+        other = self._recovering.first(t)
+        if winner == NOBODY or self._leads(other, winner, t):
+            self._recovering.lower(other, 2 * total)
+            return self._names[other]
         self._steady.lower(winner, total)
-        return winner
+        return self._names[winner]
 
     def _leads(self, recovering: int, steady: int, t: int) -> bool:
         """Whether the best of the recovering beats the best of the steady; ties by list order."""
-        lead = self._recovering.value(recovering, t) + t * t + self._lift
-        lead -= 2 * self._steady.value(steady, t)
+        start, slope = self._lines.start, self._lines.slope
+        lead = start[recovering] + slope[recovering] * t + t * t + self._lift
+        lead -= 2 * (start[steady] + slope[steady] * t)
         return lead > 0 or (lead == 0 and self._rank[recovering] < self._rank[steady])
 
-    def _heal_next(self) -> None:
-        """Move the proxy whose note is due to the steady ones, or note when it will be due."""
-        _, slot = heappop(self._healing)
-        self._healing_noted[slot] = 0
-        if slot in self._recovering_slots:
-            effective, current = self._standing(slot)
-            if effective == self._weights[slot]:
-                self._take(slot)
-                self._place(slot, effective, current)
-            else:
-                self._note_healing(slot, effective)
+    def _heal(self) -> None:
+        """Move the proxies whose note is due to the steady ones, or note when it will be due."""
+        healing, t = self._healing, self._t
+        while healing and healing[0] >> _SLOT_BITS <= t:
+            slot = heappop(healing) & ((1 << _SLOT_BITS) - 1)
+            self._healing_noted[slot] = 0
+            if self._where[slot] == _RECOVERING:
+                effective, current = self._standing(slot)
+                if effective == self._weights[slot]:
+                    self._take(slot)
+                    self._place(slot, effective, current)
+                else:
+                    self._note_healing(slot, effective)
 
     def _note_healing(self, slot: int, effective: int) -> None:
         # One note a slot is enough, which bounds the heap: whatever happens to a proxy meanwhile
         # (a penalty, an exclusion, a time disabled) only postpones its healing, and a note that
-        # comes up early is written anew. A change of weight rewrites everything, the notes too.
+        # comes up early is written anew. With another weight a proxy gets another slot.
         if not self._healing_noted[slot]:
             self._healing_noted[slot] = 1
-            heappush(self._healing, (self._t + self._weights[slot] - effective, slot))
+            healed_at = self._t + self._weights[slot] - effective
+            heappush(self._healing, healed_at << _SLOT_BITS | slot)
 
     # A proxy's way into and out of the tournaments.
 
@@ -283,93 +335,168 @@ class SmoothWeightedRoundRobin:
         """Let a proxy stand with these weights as of now, where it belongs."""
         weight = self._weights[slot]
         if not weight or slot in self._disabled:
-            self._idle[slot] = effective, current
+            self._where[slot] = _IDLE
+            self._lines.start[slot] = current
+            self._lines.slope[slot] = effective
             return
         t = self._t
         self._total += effective
         if effective == weight:
+            self._where[slot] = _STEADY
             self._steady_count += 1
             self._steady.put(slot, current - weight * t, weight)
         else:
-            self._recovering_slots.add(slot)
+            self._where[slot] = _RECOVERING
+            self._recovering_count += 1
             slope = 2 * (effective - t) - 1
-            self._recovering.put(slot, 2 * current - t * t - self._lift - slope * t, slope)
+            start = 2 * current - t * t - self._lift - slope * t
+            self._recovering.put(slot, start, slope)
             self._note_healing(slot, effective)
 
     def _take(self, slot: int) -> tuple[int, int]:
         """Take a proxy out of where it stands; its effective and current weight."""
         standing = self._standing(slot)
-        if slot in self._idle:
-            del self._idle[slot]
-            return standing
-        self._total -= standing[0]
-        if slot in self._recovering_slots:
-            self._recovering_slots.remove(slot)
-            self._recovering.drop(slot)
-        else:
+        where = self._where[slot]
+        if where == _STEADY:
+            self._total -= standing[0]
             self._steady_count -= 1
             self._steady.drop(slot)
+        elif where == _RECOVERING:
+            self._total -= standing[0]
+            self._recovering_count -= 1
+            self._recovering.drop(slot)
+        self._where[slot] = _IDLE
         return standing
 
     def _standing(self, slot: int) -> tuple[int, int]:
         """The effective and current weight of a proxy as of now."""
-        if slot in self._idle:
-            return self._idle[slot]
-        t = self._t
-        if slot in self._recovering_slots:
+        t, where = self._t, self._where[slot]
+        start, slope = self._lines.start[slot], self._lines.slope[slot]
+        if where == _STEADY:
+            return slope, start + slope * t
+        if where == _RECOVERING:
             # slope = 2 × (effective weight - t) - 1 held when it was placed; both grow by 1 a pick.
-            slope = self._recovering.slope[slot]
-            twice = self._recovering.start[slot] + slope * t + t * t + self._lift
-            return t + (slope + 1) // 2, twice // 2
-        return self._weights[slot], self._steady.value(slot, t)
+            return t + (slope + 1) // 2, (start + slope * t + t * t + self._lift) // 2
+        return slope, start
 
     # The list as a whole.
 
-    def _rows(self) -> list[_Row]:
-        disabled, weights = self._disabled, self._weights
-        return [
-            _Row(name, weights[slot], *self._standing(slot), slot in disabled)
-            for name, slot in self._slots.items()
-        ]
+    def _new_slot(self, name: str, weight: int, rank: int) -> int:
+        slot = self._slots[name] = len(self._names)
+        self._names.append(name)
+        self._weights.append(weight)
+        self._rank.append(rank)
+        self._where.append(_IDLE)
+        self._healing_noted.append(0)
+        return slot
 
-    def _write(self, rows: list[_Row], room: int = 0) -> None:
+    def _vacate(self, slot: int) -> tuple[int, int]:
+        # The slot stays vacant until all is written afresh: its note in the heap may outlive it.
+        self._disabled.discard(slot)
+        return self._take(slot)
+
+    def _reweight(self, name: str, weight: int) -> None:
+        # In a new slot: the note in the heap of a slot may be too late for another weight.
+        if len(self._names) == self._lines.capacity:
+            self._write(self._columns(), room=len(self._slots) // 4 + 1)
+        old = self._slots[name]
+        old_weight, disabled = self._weights[old], old in self._disabled
+        effective, current = self._vacate(old)
+        slot = self._new_slot(name, weight, self._rank[old])
+        if disabled:
+            self._disabled.add(slot)
+        self._place(slot, _in_proportion(effective, old_weight, weight), current)
+
+    def _clamp(self) -> None:
+        """`_Columns.clamp` in place, moving only those beyond the total."""
+        total = self._total or self._recovering_count
+        slots = self._slots.values()
+        for slot, current in zip(slots, self._columns().current, strict=True):
+            if not -total <= current <= total:
+                effective, _ = self._take(slot)
+                self._place(slot, effective, _clamped(current, total))
+
+    def _listed_weights(self) -> list[int]:
+        return list(map(self._weights.__getitem__, self._slots.values()))
+
+    def _columns(self) -> _Columns:
+        t, where, start, slope = self._t, self._where, self._lines.start, self._lines.slope
+        slots, weights = list(self._slots.values()), self._listed_weights()
+        # As if all were steady, which is quick and mostly true.
+        effective = weights.copy()
+        current = [start[slot] + slope[slot] * t for slot in slots]
+        for place, slot in enumerate(slots):
+            if where[slot] != _STEADY:
+                effective[place], current[place] = self._standing(slot)
+        disabled = [slot in self._disabled for slot in slots]
+        return _Columns(list(self._slots), weights, effective, current, disabled)
+
+    def _write_anew(self, wanted: dict[str, int], new: dict[str, int], *, clamp: bool) -> None:
+        """Do what `update` does, all at once."""
+        columns = self._columns().only(wanted)
+        columns.reweight(wanted)
+        columns.extend(_Columns.healthy(new))
+        if clamp:
+            columns.clamp()
+        self._write(columns)
+
+    def _write(self, columns: _Columns, room: int = 0) -> None:
         """Start afresh, at t = 0 and without vacant slots, with these proxies as they stand."""
+        n = len(columns.names)
         # A slot is a proxy's index in the lists here and its seat in both tournaments: by weight,
         # so that neighbours have like slopes. Its rank is its place in list order, and breaks ties.
-        self._rank = sorted(range(len(rows)), key=lambda place: rows[place].weight)
-        self._names = [rows[place].name for place in self._rank]
-        self._weights = [rows[place].weight for place in self._rank]
-        slots = {name: slot for slot, name in enumerate(self._names)}
-        self._slots = {row.name: slots[row.name] for row in rows}  # in list order
-        self._steady = KineticTournament(len(rows) + room, self._rank)
-        self._recovering = KineticTournament(len(rows) + room, self._rank)
-        # How many the one holds, and which ones the other.
-        self._steady_count = 0
-        self._recovering_slots: set[int] = set()
-        # The sum of the effective weights of all in the two tournaments.
-        self._total = 0
+        self._rank = rank = sorted(range(n), key=columns.weights.__getitem__)
+        self._names = [columns.names[place] for place in rank]
+        self._weights = weights = [columns.weights[place] for place in rank]
+        by_place = [0] * n
+        for slot, place in enumerate(rank):
+            by_place[place] = slot
+        self._slots = dict(zip(columns.names, by_place, strict=True))  # in list order
+        self._disabled = set(compress(by_place, columns.disabled))
+        self._lines = Lines(n + room, rank)
+        self._steady = KineticTournament(self._lines)
+        self._recovering = KineticTournament(self._lines)
         # Picks since the last fresh start, and what the recovering gained on top of t² (see _pick).
         self._t = self._lift = 0
-        self._disabled = {slots[row.name] for row in rows if row.disabled}
-        # Effective and current weight of those that stand still, being disabled or drained.
-        self._idle: dict[int, tuple[int, int]] = {}
-        # (t at which it will have healed at the earliest, slot), and which slots have such a note.
-        self._healing: list[tuple[int, int]] = []
-        self._healing_noted = bytearray(len(rows))
-        for slot, place in enumerate(self._rank):
-            self._place(slot, rows[place].effective, rows[place].current)
+        # Where each slot's proxy is, and whether a note of its healing is in the heap.
+        self._where = bytearray(n)
+        self._healing_noted = bytearray(n)
+        self._healing: list[int] = []
+        # How many are in each tournament, and the sum of the effective weights of all these.
+        self._steady_count = self._recovering_count = self._total = 0
+        effective = [columns.effective[place] for place in rank]
+        current = [columns.current[place] for place in rank]
+        healthy = []
+        for slot, weight in enumerate(weights):
+            if weight and effective[slot] == weight and slot not in self._disabled:
+                healthy.append(slot)
+                self._where[slot] = _STEADY
+            else:
+                self._place(slot, effective[slot], current[slot])
+        # What _place would do one by one: at t = 0 a line starts at the current weight.
+        for slot in healthy:
+            self._lines.start[slot] = current[slot]
+            self._lines.slope[slot] = weights[slot]
+            self._total += weights[slot]
+        self._steady_count = len(healthy)
+        self._steady.fill(healthy)
 
 
-def _clamp(rows: list[_Row]) -> None:
-    """Bring every current weight within ± the total a selection would have now."""
-    eligible = [row for row in rows if row.weight and not row.disabled]
-    total = sum(row.effective for row in eligible) or len(eligible)
-    for row in rows:
-        row.current = max(-total, min(total, row.current))
+def _in_proportion(effective: int, old_weight: int, weight: int) -> int:
+    """The effective weight with another weight; healthy stays healthy."""
+    return weight if effective == old_weight else effective * weight // old_weight
+
+
+def _clamped(current: int, total: int) -> int:
+    return max(-total, min(total, current))
 
 
 def _checked(weights: Mapping[str, int]) -> dict[str, int]:
-    return {name: _whole_number("weight", name, weight) for name, weight in weights.items()}
+    checked = dict(weights)
+    numbers = checked.values()
+    if set(map(type, numbers)) == {int} and min(numbers) >= 0:
+        return checked  # at once, where there is nothing to look at one by one
+    return {name: _whole_number("weight", name, weight) for name, weight in checked.items()}
 
 
 def _whole_number(what: str, name: str, value: int) -> int:

@@ -16,13 +16,14 @@ nothing there can change. At t = 2 c is level with d and better ranked, so nodes
 c wins node 3 for ever, a still wins node 1, now until t = 5, when c passes it. Asking for the
 winner at t replays the nodes whose due time has come, each once, and no others.
 
-A player whose line changes makes the nodes above it stale; they too are replayed when the winner is
-next asked for. Changing one line several times between two questions costs one replay.
+A player whose line has changed plays again when the winner is next asked for, from its leaf up: to
+the root if it was the winner; else only as far as it won before or wins now. Half of the players
+lose their first match and three quarters one of the first two, so that is two or three matches.
 
-Cost: `first` replays log n nodes for each line changed since the last call, and those that have
-come due. How many come due depends on who sits beside whom: neighbours of like slope seldom pass
-one another, so seat players in the order of their slopes. (Seated at random, 100,000 lines with
-distinct slopes took twice the replays; the winner is the same in any order.)
+Cost: `first` replays log n nodes if the winner was changed, about two for any other line changed,
+and those that have come due. How many come due depends on who sits beside whom: neighbours of like
+slope seldom pass one another, so seat players in the order of their slopes. (Seated at random,
+100,000 lines with distinct slopes took twice the replays; the winner is the same in any order.)
 Memory: a few flat lists of n, and nothing that grows with time. Integers only; nothing is rounded.
 """
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable
 
 NOBODY: Final = -1
 """The winner where no seat is taken."""
@@ -40,84 +41,130 @@ END: Final = (1 << 30) - 1
 """Moments are below this. As a due time it means never, and it is still one digit to Python."""
 
 
-class KineticTournament:
-    """The greatest of up to `capacity` lines at a moment t, below `END`, that never goes back.
+class Lines:
+    """The lines of up to `capacity` players, by seat, from 0; tournaments may share them.
 
-    `put(seat, start, slope)` seats a player or changes its line, `drop(seat)` unseats it,
-    `lower(seat, by)` moves its line down, `value(seat, t)` reads it, and `first(t)` is the seat of
-    the greatest. Of equals the one with the lower ``rank[seat]`` is first; ranks differ, and that
-    of a taken seat does not change. Seats count from 0.
+    `rank[seat]` decides between equals: the lower one is first. Ranks differ, and that of a taken
+    seat does not change.
     """
 
-    __slots__ = ("_changed", "_due", "_levels", "_rank", "_winner", "capacity", "slope", "start")
+    __slots__ = ("capacity", "rank", "slope", "start")
 
-    def __init__(self, capacity: int, rank: Sequence[int]) -> None:
-        self.capacity = seats = 1 << max(1, (capacity - 1).bit_length())
-        self._rank = rank
-        # Node i has the children 2i and 2i + 1; node 1 is the root, seat k is node seats + k.
-        self._winner = [NOBODY] * (2 * seats)
-        # When a node must be replayed: 0 = at once, as all are to begin with; a seat never is.
-        self._due = [0] * seats + [END] * seats
-        # The first seat changed since the last replay. Often it is the only one, the winner having
-        # been lowered, and then which nodes to replay is known without marking and searching.
-        self._changed = NOBODY
-        self._levels = range(seats.bit_length() - 1, 0, -1)
-        # The lines, by seat. What a vacant seat has here is never looked at.
-        self.start = [0] * seats
-        self.slope = [0] * seats
+    def __init__(self, capacity: int, rank: list[int]) -> None:
+        self.capacity = 1 << max(1, (capacity - 1).bit_length())
+        self.rank = rank
+        # What a seat that nobody has taken has here is never looked at.
+        self.start = [0] * self.capacity
+        self.slope = [0] * self.capacity
 
-    def put(self, seat: int, start: int, slope: int) -> None:
-        """Seat a player, or give the one there a new line. O(log n)."""
-        self.start[seat] = start
-        self.slope[seat] = slope
-        self._winner[self.capacity + seat] = seat
-        self._touch(seat)
-
-    def drop(self, seat: int) -> None:
-        """Vacate `seat`. O(log n)."""
-        self._winner[self.capacity + seat] = NOBODY
-        self._touch(seat)
-
-    def lower(self, seat: int, by: int) -> None:
-        """Move the line of the player at `seat` down. O(log n)."""
-        self.start[seat] -= by
-        self._touch(seat)
-
-    def value(self, seat: int, t: int) -> int:
+    def at(self, seat: int, t: int) -> int:
         """Where the player at `seat` stands at t."""
         return self.start[seat] + self.slope[seat] * t
 
+
+class KineticTournament:
+    """The greatest of some `lines` at a moment t, below `END`, that never goes back.
+
+    `put(seat, start, slope)` seats a player or changes its line, `drop(seat)` unseats it,
+    `lower(seat, by)` moves its line down, and `first(t)` is the seat of the greatest.
+    """
+
+    __slots__ = ("_changed", "_due", "_lines", "_seats", "_winner")
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._seats = seats = lines.capacity
+        # Node i has the children 2i and 2i + 1; node 1 is the root, seat k is node seats + k.
+        self._winner = [NOBODY] * (2 * seats)
+        # When a node must be replayed, or earlier: a seat never, a match when the loser is level,
+        # though it may be ranked behind and pass one later. Too early costs a replay, no more.
+        self._due = [END] * (2 * seats)
+        # Seats that are not as they were when their matches were played.
+        self._changed: set[int] = set()
+
+    def put(self, seat: int, start: int, slope: int) -> None:
+        """Seat a player, or give the one there a new line."""
+        self._lines.start[seat] = start
+        self._lines.slope[seat] = slope
+        self._winner[self._seats + seat] = seat
+        self._changed.add(seat)
+
+    def fill(self, seats: Collection[int]) -> None:
+        """Seat players whose lines have been written already."""
+        leaf, winner = self._seats, self._winner
+        for seat in seats:
+            winner[leaf + seat] = seat
+        self._changed.update(seats)
+
+    def drop(self, seat: int) -> None:
+        """Vacate `seat`."""
+        self._winner[self._seats + seat] = NOBODY
+        self._changed.add(seat)
+
+    def lower(self, seat: int, by: int) -> None:
+        """Move the line of the player at `seat` down."""
+        self._lines.start[seat] -= by
+        self._changed.add(seat)
+
     def first(self, t: int) -> int:
         """The seat of the greatest line at t >= 1, of equals the best ranked, or `NOBODY`."""
-        if self._changed != NOBODY or self._due[1] <= t:
-            self._replay(self._stale_nodes(t), t)
+        changed = self._changed
+        if changed:
+            if len(changed) > self._seats // 4:
+                self._replay(range(self._seats - 1, 0, -1), t)
+            else:
+                for seat in changed:
+                    self._climb(seat, t)
+            changed.clear()
+        if self._due[1] <= t:
+            self._replay(self._nodes_due(t), t)
         return self._winner[1]
 
-    def _touch(self, seat: int) -> None:
-        """Note that `seat` is not as it was when its matches were played."""
-        if self._changed == NOBODY:
-            self._changed = seat
-        elif self._changed != seat:
-            self._mark(seat)
-
-    def _mark(self, seat: int) -> None:
-        """Make all nodes above `seat` due at once."""
-        due = self._due
-        node = (self.capacity + seat) >> 1
-        # Above a node that is due at once all are, for a node is due no later than its children.
-        while node and due[node]:
-            due[node] = 0
+    def _climb(self, seat: int, t: int) -> None:
+        """Play the matches again that the player at `seat` took part in, or does now."""
+        winner, due = self._winner, self._due
+        start, slope, rank = self._lines.start, self._lines.slope, self._lines.rank
+        was_first = winner[1] == seat
+        node = self._seats + seat
+        best = winner[node]
+        gain = slope[best]
+        value = start[best] + gain * t  # of no meaning where best is NOBODY
+        soonest = END
+        while node > 1:
+            sibling = node ^ 1
             node >>= 1
+            if due[sibling] < soonest:
+                soonest = due[sibling]
+            other = winner[sibling]
+            if other >= 0:
+                other_gain = slope[other]
+                other_value = start[other] + other_gain * t
+                if best < 0:
+                    best, value, gain = other, other_value, other_gain
+                elif value > other_value or (value == other_value and rank[best] < rank[other]):
+                    if other_gain > gain:
+                        lasts = -((other_value - value) // (other_gain - gain)) or 1
+                        if lasts < soonest - t:
+                            soonest = t + lasts
+                else:
+                    if gain > other_gain:
+                        lasts = -((value - other_value) // (gain - other_gain)) or 1
+                        if lasts < soonest - t:
+                            soonest = t + lasts
+                    best, value, gain = other, other_value, other_gain
+            if not was_first and winner[node] == best and best != seat:
+                # It did not and does not win here, so above nothing changes but due times.
+                due[node] = soonest
+                while node > 1 and due[node >> 1] > soonest:
+                    node >>= 1
+                    due[node] = soonest
+                return
+            winner[node] = best
+            due[node] = soonest
 
-    def _stale_nodes(self, t: int) -> list[int]:
-        """The nodes to be replayed at t, parents before children, the root being one of them."""
-        due, changed = self._due, self._changed
-        self._changed = NOBODY
-        if changed != NOBODY:
-            if due[1] > t:
-                leaf = self.capacity + changed
-                return [leaf >> level for level in self._levels]
-            self._mark(changed)
+    def _nodes_due(self, t: int) -> list[int]:
+        """The nodes to be replayed at t, children before parents."""
+        due = self._due
         nodes = [1]
         for node in nodes:  # grows while it is walked
             left = node + node
@@ -125,37 +172,29 @@ class KineticTournament:
                 nodes.append(left)
             if due[left + 1] <= t:
                 nodes.append(left + 1)
+        nodes.reverse()
         return nodes
 
-    def _replay(self, nodes: list[int], t: int) -> None:
-        """Play the matches of `nodes` again as of t, from the last to the first."""
-        due, winner, rank = self._due, self._winner, self._rank
-        start, slope = self.start, self.slope
-        for node in reversed(nodes):
+    def _replay(self, nodes: Iterable[int], t: int) -> None:
+        """Play the matches of `nodes` again."""
+        winner, due = self._winner, self._due
+        start, slope, rank = self._lines.start, self._lines.slope, self._lines.rank
+        for node in nodes:
             child = node + node
-            left, right = winner[child], winner[child + 1]
-            soonest, other = due[child], due[child + 1]
-            if other < soonest:
-                soonest = other
-            if right < 0:
-                winner[node] = left
-            elif left < 0:
-                winner[node] = right
-            else:
-                # Left wins while ahead - closing × t >= 0. All are integers, so where it is worse
-                # ranked it must be ahead by 1; right wins while ~ahead + closing × t >= 0.
-                ahead = start[left] - start[right]
-                if rank[left] > rank[right]:
-                    ahead -= 1
-                closing = slope[right] - slope[left]
-                if ahead >= closing * t:
-                    winner[node] = left
-                else:
-                    winner[node] = right
-                    ahead, closing = ~ahead, -closing
+            best, other = winner[child], winner[child + 1]
+            soonest, their_due = due[child], due[child + 1]
+            if their_due < soonest:
+                soonest = their_due
+            if best < 0:
+                best = other
+            elif other >= 0:
+                closing = slope[other] - slope[best]
+                lead = start[best] - start[other] - closing * t
+                if lead < 0 or (lead == 0 and rank[other] < rank[best]):
+                    lead, closing, best = -lead, -closing, other
                 if closing > 0:
-                    # The first t at which ahead - closing × t < 0.
-                    passed = ahead // closing + 1
-                    if passed < soonest:
-                        soonest = passed
+                    lasts = -(-lead // closing) or 1
+                    if lasts < soonest - t:
+                        soonest = t + lasts
+            winner[node] = best
             due[node] = soonest
