@@ -34,8 +34,8 @@ proxies will have healed says when to move them from one tournament to the other
 
 Reading order: `select`, `_pick`, then `_place` and `_take`, by which a proxy gets into and out of
 the tournaments, then `_write`, which does so for a whole list and says what each attribute means;
-`_Columns` serves only what goes over the whole list. The plain loop, to which this is compared step by step, is
-``tests/reference_wrr.py``.
+`_Columns` serves only what goes over the whole list. The plain loop, to which this is compared step
+by step, is ``tests/reference_wrr.py``.
 """
 
 from __future__ import annotations
