@@ -23,7 +23,7 @@ class PinnedStrategy(SmoothWRRStrategy):
 
     wanted: str | None = None
 
-    def pick(self, exclude: Collection[str] = ()) -> str | None:
+    def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
         return type(self).wanted
 
 
