@@ -56,8 +56,10 @@ LONG_PAUSE = 5.0
 """Seconds between two tries to deliver, while Redis refuses: a person has to mend that."""
 UNUSABLE = 1_000
 """Members that this worker cannot use and remembers not to probe."""
-FAREWELL = 2.0
+FAREWELL = 1.0
 """Seconds in which the last outcomes must be delivered."""
+HASTE = 0.1
+"""The same when Redis did not answer before."""
 
 
 def health_rules(
@@ -153,6 +155,7 @@ class SharedJudge:
         self._urgent = asyncio.Event()
         self._closing = False
         self._told = False
+        self._away = False  # Redis did not answer the last call
 
     @property
     def out(self) -> int:
@@ -178,6 +181,8 @@ class SharedJudge:
 
     async def refresh(self) -> None:
         """Read who is out now."""
+        if self._away:
+            return  # nobody waits for a report of what cannot be had
         await self._deliver()
         with suppress(StoreError):
             found = await self._store.out()
@@ -263,9 +268,15 @@ class SharedJudge:
 
     async def _take_probe(self, most: int, exclude: Collection[str]) -> Probes:
         # An unchecked proxy is for checks; no request of a page goes through it.
-        return await self._store.take_probe(
-            self._probe_timeout, self._known_until, most, exclude, unchecked=self._admission
-        )
+        try:
+            found = await self._store.take_probe(
+                self._probe_timeout, self._known_until, most, exclude, unchecked=self._admission
+            )
+        except StoreUnavailable:
+            self._away = True
+            raise
+        self._away = False
+        return found
 
     def _learn(self, probes: Probes) -> None:
         self.epoch = max(self.epoch, probes.epoch)
@@ -373,6 +384,7 @@ class SharedJudge:
                     self._rules, [waiting.happened for waiting in batch], self._delivery
                 )
             except StoreUnavailable:
+                self._away = True
                 return PAUSE
             except StoreError as error:
                 # A failover ends by itself (READONLY until then); the rest a person has to mend.
@@ -382,7 +394,7 @@ class SharedJudge:
                     )
                 self._told = True
                 return LONG_PAUSE
-            self._told, self._in_doubt = False, []
+            self._told, self._away, self._in_doubt = False, False, []
             self.epoch = max(self.epoch, judgement.epoch)
             self._out_count, self._total = judgement.out, judgement.members
             self._checked = judgement.checked
@@ -461,7 +473,7 @@ class SharedJudge:
         self._probing.clear()
         self._closing = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._deliver(), FAREWELL)
+            await asyncio.wait_for(self._deliver(), HASTE if self._away else FAREWELL)
         if self._delivering is not None:
             self._delivering.cancel()
             with suppress(asyncio.CancelledError):

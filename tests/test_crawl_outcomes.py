@@ -81,6 +81,8 @@ class Cell:
     """What it may be as well, where a race decides."""
     repeated: bool = False
     """aiohttp sends it twice of its own accord, on a second connection."""
+    racing: bool = False
+    """aiohttp may do so, when the reset overtakes the answer's head."""
 
     @property
     def name(self) -> str:
@@ -183,7 +185,7 @@ CELLS = [
     *tunnel("tunnel resets", TunnelReset()),
     *tunnel("tunnel hangs", TunnelHang()),
     *tunnel("tunnel closes within the body", TunnelClose(30_000), path=BIG, origin=1),
-    *tunnel("tunnel resets within the body", TunnelReset(30_000), path=BIG, origin=1),
+    *tunnel("tunnel resets within the body", TunnelReset(30_000), path=BIG, origin=1, racing=True),
     *tunnel("tunnel hangs within the body", TunnelHang(30_000), path=BIG, origin=1),
     # The site. A proxy that cannot reach it says 502 to a plain request, as to CONNECT.
     Cell("site closes", "http", AMBIGUOUS, path="/drop", hits=("unreachable",), origin=1),
@@ -385,8 +387,12 @@ def check(cell: Cell, found: Measured, handler: str) -> None:
     assert booked == [expected is SUCCESS, expected.is_failure, expected is AMBIGUOUS]
     assert not member["out"]
     # What proxy and origin saw.
-    assert found.hits.get(cell.name, ()) == cell.hits * cell.sent(handler)
-    assert found.origin[cell.name] == cell.origin * cell.sent(handler)
+    times = cell.sent(handler)
+    if cell.racing and handler == "aiohttp":
+        times = len(found.hits[cell.name])
+        assert times in (1, 2)
+    assert found.hits.get(cell.name, ()) == cell.hits * times
+    assert found.origin[cell.name] == cell.origin * times
     assert found.direct == 0
 
 
