@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -160,9 +161,10 @@ def test_a_rest_is_for_that_site_only(farm, strategy, mode):
     assert refused
     others = [hit for hit in site.hits if hit.host.startswith("b.test")]
     assert {hit.via for hit in others} == {"p0", "p1", "p2"}
-    # All of b.test is there before a.test has its second three pages.
-    late = [hit.time for hit in site.hits if hit.host.startswith("a.test")][-1]
-    assert others[-1].time < late
+    # While a.test rests for 2 s at a time, b.test goes on, however slow the machine.
+    assert max(later.time - earlier.time for earlier, later in pairwise(others)) < 1.8
+    first_rest = [hit.time for hit in site.hits if hit.host.startswith("a.test")][3]
+    assert [hit for hit in others if first_rest < hit.time < first_rest + 1.8]
 
 
 def test_a_refused_login_is_out_for_long_and_said_once(farm, strategy, mode):
