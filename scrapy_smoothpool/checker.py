@@ -86,8 +86,8 @@ class Checker:
         request = self.request(proxy, url)
         found = await self.fetch(request)
         if isinstance(found, Exception):
-            return self._classifier.evidence(request, None, found)
-        return self._classifier.evidence(request, found, None)
+            return self._classifier.evidence(request, None, found, keys.site_of(request))
+        return self._classifier.evidence(request, found, None, keys.site_of(request))
 
     def request(self, proxy: Proxy, url: str) -> Request:
         """Return the request of a check. Its headers hold the login."""

@@ -104,12 +104,6 @@ class _Half:
         self.own: dict[str, _Own] = {}
 
 
-class _Latest(NamedTuple):
-    when: float
-    proxy_id: str
-    failed: bool
-
-
 class _Site:
     """The two halves of one site's window; together they cover half to all of it."""
 
@@ -119,7 +113,8 @@ class _Site:
         self.began = began
         self.now = _Half()
         self.past = _Half()
-        self.latest: deque[_Latest] = deque(maxlen=LEAST_OTHERS)
+        # (when, proxy id, failed)
+        self.latest: deque[tuple[float, str, bool]] = deque(maxlen=LEAST_OTHERS)
 
     def turn(self, now: float) -> None:
         age = now - self.began
@@ -135,7 +130,7 @@ class _Site:
         own = half.own.get(proxy_id)
         if own is None and len(half.own) < MAX_SUSPECTS:
             own = half.own[proxy_id] = _Own(self._beginning(now, proxy_id))
-        self.latest.append(_Latest(now, proxy_id, failed))
+        self.latest.append((now, proxy_id, failed))
         half.total += 1
         half.failed += failed
         if own is None:
@@ -159,9 +154,9 @@ class _Site:
     def others_latest(self, now: float, proxy_id: str) -> _Tally:
         """Return the others' share of the latest outcomes, as far as the window goes back."""
         found = [
-            one.failed
-            for one in self.latest
-            if one.proxy_id != proxy_id and one.when > now - WINDOW
+            failed
+            for when, other, failed in self.latest
+            if other != proxy_id and when > now - WINDOW
         ]
         return _Tally(len(found), sum(found))
 

@@ -76,6 +76,11 @@ class State(StrEnum):
     PROBING = "probing"
 
 
+# Asked for at every request, and Python 3.11 takes 0.3 µs to look up a member.
+_ACTIVE = State.ACTIVE
+_EJECTED = State.EJECTED
+
+
 @dataclass(slots=True)
 class HealthRecord:
     """One proxy's health. Written by :class:`Health` only, read by the pool and its report."""
@@ -102,7 +107,7 @@ class HealthRecord:
     @property
     def out(self) -> bool:
         """Whether it is out of the selection."""
-        return self.state is not State.ACTIVE
+        return self.state is not _ACTIVE
 
     @property
     def candidate(self) -> bool:
@@ -112,7 +117,8 @@ class HealthRecord:
     def note(self, failed: bool) -> None:
         """Remember one outcome."""
         self._history = (self._history << 1 | failed) & _MASK
-        self._seen = min(self._seen + 1, WINDOW)
+        if self._seen < WINDOW:
+            self._seen += 1
         self.consecutive = self.consecutive + 1 if failed else 0
 
     @property
@@ -208,7 +214,15 @@ class Health:
     def is_out(self, proxy_id: str) -> bool:
         """Say whether a proxy is watched and out of the selection."""
         record = self._records.get(proxy_id)
-        return record is not None and record.out
+        return record is not None and record.state is not _ACTIVE
+
+    @property
+    def anyone_due(self) -> bool:
+        """Whether :meth:`probe` may have one to probe."""
+        if not self._wakes and not self._left_alone:
+            return False
+        now = self._clock()
+        return any(crowd and crowd[0][0] <= now for crowd in (self._wakes, self._left_alone))
 
     @property
     def out(self) -> int:
@@ -286,13 +300,13 @@ class Health:
         """Say whether an assignment made in ``epoch`` may still change the proxy's health."""
         record = self._records.get(proxy_id)
         # Nothing is assigned to a proxy while its time runs; only a probe's outcome counts.
-        return record is not None and record.epoch <= epoch and record.state is not State.EJECTED
+        return record is not None and record.epoch <= epoch and record.state is not _EJECTED
 
     def succeeded(self, proxy_id: str) -> bool:
         """Note a success. Returns True when it ended an ejection: the probe got through."""
         record = self._records[proxy_id]
         record.note(failed=False)
-        if record.state is State.ACTIVE:
+        if record.state is _ACTIVE:
             return False
         self._count(record, -1)
         record.state, record.wake = State.ACTIVE, None
@@ -392,7 +406,7 @@ class Health:
         O(1) when none is due. One that is in *exclude* waits for the next request, and keeps
         nobody else waiting. A drained one is not probed.
         """
-        if not self._wakes and not self._left_alone:
+        if not self.anyone_due:
             return None
         now = self._clock()
         while self._left_alone and self._left_alone[0][0] <= now:

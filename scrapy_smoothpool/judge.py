@@ -49,6 +49,10 @@ class Report(NamedTuple):
     """The one site this is about, "" when it counts everywhere."""
 
 
+NOTHING = Report()
+"""The report of nearly every success."""
+
+
 class Return(NamedTuple):
     """A proxy that is back in the selection."""
 
@@ -122,6 +126,13 @@ class Judge(Protocol):
 
     def is_current(self, proxy_id: str, epoch: int, site: str) -> bool:
         """Say whether a proxy is in, and has been since *epoch*."""
+
+    def minds(self, site: str) -> bool:
+        """Say whether a pick is not just the strategy's matter now.
+
+        False means that there is nothing to put back or to probe and no panic: then
+        :meth:`may_pick` and :meth:`probe` need not be asked.
+        """
 
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now; False in a panic when it is not its turn."""

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from .exceptions import StoreError
 from .health import CANDIDATE, Health
-from .judge import Evidence, Report, Return, Standing
+from .judge import NOTHING, Evidence, Report, Return, Standing
 from .outcome import Outcome
 from .panic import Panic
 from .strategies.base import Strategy
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 MAX_SITES = 1_000
 MAX_SEATS = 200_000
 """Proxies times sites, at most; about 100 MB."""
+
+
+_SUCCESS = Outcome.SUCCESS  # asked for at every request, and Python 3.11 looks it up for 0.3 µs
 
 
 class MakeHealth(Protocol):
@@ -173,6 +176,13 @@ class LocalJudge:
 
     # Before a request
 
+    def minds(self, site: str) -> bool:
+        """Say whether somebody is to be put back or is due, or there is a panic."""
+        scope = self._scope(site) if self.by_site else self._whole
+        if scope.panic.on or self._returning or self._whole.health.anyone_due:
+            return True
+        return self.by_site and scope.health.anyone_due
+
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now."""
         panic = self._scope(site).panic
@@ -257,7 +267,7 @@ class LocalJudge:
 
     def is_out(self, proxy_id: str, site: str) -> bool:
         """Say whether a proxy is out, everywhere or on the site."""
-        return self.health.is_out(proxy_id) or (
+        return self._whole.health.is_out(proxy_id) or (
             self.by_site and self._scope(site).health.is_out(proxy_id)
         )
 
@@ -284,11 +294,12 @@ class LocalJudge:
 
     def report(self, proxy_id: str, epoch: int, evidence: Evidence, blamed: bool) -> Report:
         """Take in an outcome: a ban where it counts, everything else everywhere."""
-        if proxy_id not in self.health:
+        whole = self._whole
+        if not self.by_site or evidence.check:
+            return self._book(whole, whole.panic, proxy_id, epoch, evidence, blamed)
+        if proxy_id not in whole.health:
             return Report(stale=True)
-        scope = self._whole if evidence.check else self._scope(evidence.site)
-        if scope is self._whole:
-            return self._book(scope, scope.panic, proxy_id, epoch, evidence, blamed)
+        scope = self._scope(evidence.site)
         if proxy_id not in scope.health:
             scope.health.add(proxy_id, eligible=self.health[proxy_id].eligible)
         banned = evidence.outcome is Outcome.BANNED
@@ -318,7 +329,7 @@ class LocalJudge:
             return Report(stale=True)
         if failed:
             return self._failed(scope, panic, proxy_id, evidence)
-        success = evidence.outcome is Outcome.SUCCESS
+        success = evidence.outcome is _SUCCESS
         if success and not evidence.check:
             panic.success()
         record = health[proxy_id]
@@ -327,7 +338,7 @@ class LocalJudge:
                 self._returning.append(self._return(scope, proxy_id))
         elif record.out:
             health.inconclusive(proxy_id)
-        return Report()
+        return NOTHING
 
     def _return(self, scope: _Scope, proxy_id: str) -> Return:
         record = scope.health[proxy_id]

@@ -7,7 +7,9 @@ holds a login but ``proxy`` itself, between assignment and outcome.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import SplitResult
 
 from scrapy.utils.httpobj import urlparse_cached
 
@@ -26,7 +28,7 @@ PROXY = "proxy"
 """Scrapy's: a key present at arrival means that the user chose the proxy."""
 
 ASSIGNED = "_smoothpool_assigned"
-"""(proxy id, epoch) from assignment to outcome; whoever reads it takes it out."""
+"""(proxy id, epoch, site) from assignment to outcome; whoever reads it takes it out."""
 SENT = "_smoothpool_sent"
 """True once the request reached the downloader: its pick is spent, an outcome follows."""
 TRIES = "_smoothpool_tries"
@@ -36,6 +38,9 @@ WAIT = "_smoothpool_wait"
 RETURNED = "_smoothpool_returned"
 """Seconds waited, set on a request that goes back; the scheduler's signal takes it out. Where it
 is still there on arrival, the request has no scheduler (``engine.download_async``)."""
+
+Assigned = tuple[str, int, str]
+"""The value of :data:`ASSIGNED`."""
 
 DONT_CACHE = "dont_cache"
 """HttpCacheMiddleware's; set to :data:`OURS` while an answer that asks for a retry passes it."""
@@ -68,22 +73,30 @@ class Wait(NamedTuple):
     """The request's own values, put back when it gets its proxy."""
 
 
+NO_TRIES = Tries("", 0, (), 0.0, 0.0)
+
+
 def tries_of(request: Request) -> Tries:
     """Return what the request has been through; nothing if the entry is of another URL."""
     found = request.meta.get(TRIES)
     if found is None or found[0] != request.url:
-        return Tries(request.url, 0, (), 0.0, 0.0)
+        return NO_TRIES
     return Tries(found[0], found[1], tuple(found[2]), found[3], found[4])
 
 
 def site_of(request: Request) -> str:
     """Return the site a request belongs to: its host, unless ``smoothpool_site`` groups it."""
     site = request.meta.get(SITE)
-    return str(site) if site is not None else urlparse_cached(request).hostname or ""
+    return str(site) if site is not None else _host(urlparse_cached(request).netloc)
 
 
-def take_out(request: Request) -> tuple[str, int] | None:
-    """Remove everything the assignment caused and return it: (proxy id, epoch).
+@lru_cache(maxsize=1_000)
+def _host(netloc: str) -> str:
+    return SplitResult("", netloc, "", "", "").hostname or ""
+
+
+def take_out(request: Request) -> Assigned | None:
+    """Remove everything the assignment caused and return it.
 
     Runs at the first outcome, before retries or redirects copy ``meta`` and
     before a cache or a JOBDIR stores the request: afterwards a ``proxy`` key
@@ -91,11 +104,11 @@ def take_out(request: Request) -> tuple[str, int] | None:
     has no assignment of ours; then nothing is touched.
     """
     meta = request.meta
-    assigned: tuple[str, int] | None = meta.get(ASSIGNED)
+    assigned: Assigned | None = meta.pop(ASSIGNED, None)
     if assigned is None:
         return None
-    for key in (ASSIGNED, SENT, PROXY):
-        meta.pop(key, None)
+    meta.pop(SENT, None)
+    meta.pop(PROXY, None)
     # HttpProxyMiddleware notes in _auth_proxy that the header is its own; a header
     # without the note is the user's.
     if meta.pop("_auth_proxy", None) is not None:

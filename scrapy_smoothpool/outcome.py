@@ -42,6 +42,9 @@ class Outcome(StrEnum):
     AMBIGUOUS = "ambiguous"
     BANNED = "banned"
 
+    # Enum's own is written in Python, and not that of the equal text.
+    __hash__ = str.__hash__
+
     @property
     def is_failure(self) -> bool:
         """Whether it counts against the proxy."""

@@ -69,6 +69,7 @@ class Retries:
         """
         tries, now = keys.tries_of(request), time.time()
         tries = tries._replace(
+            url=request.url,
             proxies=(*(p for p in tries.proxies if p != proxy_id), proxy_id),
             not_before=now + pause,
             last_not_before=now + backoff,

@@ -209,6 +209,10 @@ class SharedJudge:
 
     # Before a request
 
+    def minds(self, site: str) -> bool:
+        """Say whether it is time to look, or there is a panic."""
+        return self._panic.on or (not self._admission and self._clock() >= self._next_look)
+
     def may_pick(self, site: str) -> bool:
         """Say whether a request may be tried now."""
         return not self._panic.on or self._panic.may_pick(self._wait_in_panic)

@@ -67,7 +67,8 @@ class Waiting:
         self._run = run
         self._timeout = timeout
         self._half = max(1, crawler.settings.getint("CONCURRENT_REQUESTS") // 2)
-        self._holders = 0
+        self.holders = 0
+        """Requests that wait and hold their places at this moment."""
         self._other_passed = -_OTHERS
         self._next_ask = 0.0
         self.dry: str | None = None
@@ -89,7 +90,7 @@ class Waiting:
 
     def passes(self) -> None:
         """Note that a request goes its way without waiting."""
-        if self._holders:
+        if self.holders:
             self._other_passed = time.monotonic()
 
     @property
@@ -110,18 +111,18 @@ class Waiting:
             return 0.0
         passing = time.monotonic() - self._other_passed < _OTHERS
         seconds = HOLD
-        if passing and self._holders >= self._half:
+        if passing and self.holders >= self._half:
             seconds = SHORT_HOLD
         elif panic:  # not all for the same time, or they would all come back at once
-            seconds = min(max(HOLD, HOLD * self._holders / _FEW), LONG_HOLD)
+            seconds = min(max(HOLD, HOLD * self.holders / _FEW), LONG_HOLD)
         assert self._crawler.engine is not None
         _, slot = self._crawler.engine.downloader._get_slot(request)
         slot.active.add(request)
-        self._holders += 1
+        self.holders += 1
         try:
             await sleep(seconds)
         finally:
-            self._holders -= 1
+            self.holders -= 1
             slot.active.discard(request)
         return seconds
 
