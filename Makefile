@@ -43,7 +43,7 @@ lint: $(VENV)/.lint
 	@echo "import-linter:"
 	@$(RUN) -c "from importlinter.cli import lint_imports_command as lint; lint()" --no-cache
 	@if command -v luacheck >/dev/null 2>&1; then echo "luacheck:"; \
-	    luacheck --quiet --no-color --std lua51 --read-globals redis cmsgpack KEYS ARGV -- \
+	    luacheck --quiet --no-color --std lua51 --read-globals redis cmsgpack cjson KEYS ARGV -- \
 	        scrapy_smoothpool/store/lua; \
 	else echo "luacheck: not on PATH, left out"; fi
 

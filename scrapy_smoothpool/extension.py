@@ -26,7 +26,7 @@ from .checker import Checker
 from .evidence import Classifier
 from .exceptions import SettingsError, SmoothPoolError
 from .health import Health
-from .judge import Evidence, Judge, Report, Return
+from .judge import NOTHING, Evidence, Judge, Report, Return
 from .local_judge import LocalJudge
 from .outcome import Outcome
 from .policies import build_policy
@@ -320,7 +320,7 @@ class SmoothPoolExtension:
 
     def _concluded(self, proxy_id: str, evidence: Evidence, result: Report) -> None:
         """Take in what a shared pool decided, some time after the outcome."""
-        if evidence.check:
+        if result is NOTHING or evidence.check:
             return  # the admission tells of its checks
         self.pool.concluded(proxy_id, result)
         self._follow(proxy_id, evidence, result)

@@ -119,6 +119,10 @@ class Judged(NamedTuple):
     """A probe got through: the member is back in rotation."""
 
 
+IN_ROTATION = Judged(stale=False, state=ACTIVE, consecutive=0)
+"""What nearly every success leads to."""
+
+
 class Judgement(NamedTuple):
     """What a batch of outcomes led to, and how the pool stands now."""
 

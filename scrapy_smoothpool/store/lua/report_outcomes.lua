@@ -22,11 +22,12 @@
 -- ARGV[8]  integer, multiple of the first ejection in which one doubling is forgiven
 -- ARGV[9]  integer, number of the delivery
 -- ARGV[10] integer, ms for which it is remembered
--- ARGV[11…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
---          reason, factor by which an ejection is drawn out
--- Returns  {epoch now, members out, members, those of them unchecked, and of each outcome:
---          state after it or '' when it is no member, 1 if it came too late to count, failures
---          in a row, ms of the ejection or -1, 1 if it was spared, 1 if it came back};
+-- ARGV[11] string, JSON: of each outcome a list of id, epoch of the assignment, kind (see
+--          verdicts.py), reason, factor by which an ejection is drawn out
+-- Returns  {epoch now, members out, members, those of them unchecked, outcomes, and of each that
+--          is not just a success of a member in rotation: its place from 1, state after it or
+--          '' when it is no member, 1 if it came too late to count, failures in a row, ms of
+--          the ejection or -1, 1 if it was spared, 1 if it came back};
 --          the same once more, nothing having changed, for a delivery that is sent again; nil
 --          for one that is older than the last
 -- Cost     O(outcomes + (ejections and returns) × log n)
@@ -58,11 +59,13 @@ local out = redis.call('ZCARD', KEYS[2])
 local members = redis.call('ZCARD', KEYS[1]) + out
 local unchecked = math.min(out, redis.call('ZCARD', KEYS[7]))
 
+local outcomes = cjson.decode(ARGV[11])
 local ids, records = {}, {}
-for i = 11, #ARGV, 5 do
-    if not records[ARGV[i]] then
-        ids[#ids + 1] = ARGV[i]
-        records[ARGV[i]] = {id = ARGV[i]}
+for _, outcome in ipairs(outcomes) do
+    local id = outcome[1]
+    if not records[id] then
+        ids[#ids + 1] = id
+        records[id] = {id = id}
     end
 end
 if #ids > 0 then
@@ -168,10 +171,10 @@ local function succeeded(r)
     return 1
 end
 
-local reply = {0, 0, members, 0}
-for i = 11, #ARGV, 5 do
-    local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
-    local reason, jitter = ARGV[i + 3], tonumber(ARGV[i + 4])
+local reply = {0, 0, members, 0, #outcomes}
+for place, outcome in ipairs(outcomes) do
+    local id, made, kind, reason, jitter = unpack(outcome)
+    local r = records[id]
     epoch = math.max(epoch, made, r and r.epoch or 0)
     local stale = not r or r.state == 'ejected' or r.epoch > made
     local probing = r and r.state == 'probing'
@@ -187,12 +190,12 @@ for i = 11, #ARGV, 5 do
         r.state, r.changed = 'ejected', true
         wake_at(r, kind == 'unclear' and now + eject_time or now)
     end
-    reply[#reply + 1] = r and r.state or ''
-    reply[#reply + 1] = stale and 1 or 0
-    reply[#reply + 1] = consecutive
-    reply[#reply + 1] = ejected_for
-    reply[#reply + 1] = spared
-    reply[#reply + 1] = restored
+    if stale or r.state ~= 'active' or consecutive > 0 or restored > 0 then
+        for _, value in ipairs({place, r and r.state or '', stale and 1 or 0, consecutive,
+            ejected_for, spared, restored}) do
+            reply[#reply + 1] = value
+        end
+    end
 end
 
 local changed = {}
