@@ -33,14 +33,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "demo_spider"), str(HERE.parent)]
 
 import scrapy  # noqa: E402
-from farm.redis_server import RedisServer  # noqa: E402
 from scrapy import signals  # noqa: E402
 from scrapy.crawler import AsyncCrawlerRunner  # noqa: E402
 from scrapy.exceptions import DontCloseSpider  # noqa: E402
 from scrapy.utils.reactor import install_reactor  # noqa: E402
+from worker import NullHandler  # noqa: E402
 
 from crawls import interval, variants  # noqa: E402
-from worker import NullHandler  # noqa: E402
+from farm.redis_server import RedisServer  # noqa: E402
 
 CONCURRENCY = 16
 SETTLE = 0.1  # seconds
@@ -54,13 +54,12 @@ class FedSpider(scrapy.Spider):
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.opened = asyncio.get_running_loop().create_future()
         spider.closing = False
         crawler.signals.connect(spider.stay, signal=signals.spider_idle)
         return spider
 
     async def start(self):
-        self.opened.set_result(None)
+        self.settings["BENCH_OPENED"].put_nowait(self)
         return
         yield
 
@@ -104,9 +103,11 @@ async def raw_call(crawler, count):
     return 1e6 * (time.process_time() - began) / (count // CONCURRENCY * CONCURRENCY)
 
 
-def settings_of(own):
+def settings_of(own, opened):
     return {
+        "BENCH_OPENED": opened,
         "LOG_LEVEL": "ERROR",
+        "DOWNLOAD_TIMEOUT": 15,
         "TELNETCONSOLE_ENABLED": False,
         "MEMUSAGE_ENABLED": False,
         "CONCURRENT_REQUESTS": CONCURRENCY,
@@ -124,19 +125,18 @@ async def compare(args, count, redis_url):
 
     lines = [f"http://user{number}:secret@127.0.0.1:8080" for number in range(count)]
     runner = AsyncCrawlerRunner()
+    opened = asyncio.Queue()
     crawlers, running = {}, []
     for name, own in variants(args.variants, lines, redis_url, look_ahead=64).items():
         crawlers[name] = crawler = runner.create_crawler(FedSpider)
-        crawler.settings.setdict(settings_of(own), priority="cmdline")
+        crawler.settings.setdict(settings_of(own, opened), priority="cmdline")
         running.append(asyncio.ensure_future(runner.crawl(crawler)))
     none = runner.create_crawler(FedSpider)
-    none.settings.setdict(settings_of({}), priority="cmdline")
+    none.settings.setdict(settings_of({}, opened), priority="cmdline")
     crawlers["none"] = none
     running.append(asyncio.ensure_future(runner.crawl(none)))
-    while not all(crawler.spider for crawler in crawlers.values()):
-        await asyncio.sleep(0.05)
-    for crawler in crawlers.values():
-        await crawler.spider.opened
+    for _ in crawlers:
+        await opened.get()
     turns = {name: crawler.spider.feed for name, crawler in crawlers.items()}
     if "least_used" in crawlers:
         shared = crawlers["least_used"]

@@ -28,6 +28,7 @@ from .exceptions import SettingsError, SmoothPoolError
 from .health import Health
 from .judge import NOTHING, Evidence, Judge, Report, Return
 from .local_judge import LocalJudge
+from .logs import any_handler_for
 from .outcome import Outcome
 from .policies import build_policy
 from .pool import Pool, State
@@ -429,22 +430,6 @@ class SmoothPoolExtension:
         if self._exhausted:
             self._exhausted = False
             logger.info("Pool %s has a proxy again", self.label)
-
-
-def any_handler_for(log: logging.Logger, level: int) -> bool:
-    """Say whether any handler would take a record of *level*.
-
-    Scrapy lets all levels pass to the root's handlers, so a debug line that nobody sees costs
-    10 µs, which is too much to pay at every request.
-    """
-    if not log.isEnabledFor(level):
-        return False
-    found: logging.Logger | None = log
-    while found is not None:
-        if any(handler.level <= level for handler in found.handlers):
-            return True
-        found = found.parent if found.propagate else None
-    return False
 
 
 def _on(site: str) -> str:

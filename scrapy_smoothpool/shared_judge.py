@@ -377,8 +377,10 @@ class SharedJudge:
                 if not self._urgent.is_set():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._urgent.wait(), GATHER)
-                while pause := await self._deliver():
+                pause = await self._deliver()
+                while pause:
                     await asyncio.sleep(pause)
+                    pause = await self._deliver()
         finally:
             self._delivering = None
 

@@ -703,3 +703,8 @@ def test_retry_after_is_mostly_not_there():
 def test_retry_after_is_by_the_present_time():
     response = Response(HTTP.url, headers={"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"})
     assert retry_after(response) == 0
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_an_outcome_and_its_text_are_one_key(outcome):
+    assert {str(outcome.value): 1}[outcome] == {outcome: 1}[outcome.value] == 1

@@ -582,6 +582,28 @@ async def test_a_batch_in_doubt_is_sent_again_as_it_was(workers, monkeypatch):
 
 
 @in_loop
+async def test_what_comes_in_during_a_delivery_is_gathered_for_another(workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "GATHER", 60.0)
+    one = await workers("abcd")
+    sent: list[int] = []
+    report_outcomes = one.strategy.report_outcomes
+
+    async def counted(rules: Any, outcomes: Any, delivery: Any) -> Any:
+        sent.append(len(outcomes))
+        one.tell("b", Outcome.SUCCESS, 2)
+        return await report_outcomes(rules, outcomes, delivery)
+
+    monkeypatch.setattr(one.strategy, "report_outcomes", counted)
+    one.tell("a", Outcome.PROXY_ERROR)  # which is delivered at once
+    await one.told(1)
+    await asyncio.sleep(0.05)
+    assert (sent, len(one.judge._queue)) == ([1], 2)
+    one.tell("a", Outcome.PROXY_ERROR)
+    await one.told(4)
+    assert sent == [1, 3]
+
+
+@in_loop
 async def test_outcomes_outlive_a_failover(own, workers, monkeypatch, caplog):
     monkeypatch.setattr(shared_judge, "LONG_PAUSE", 0.1)
     one = await workers("abcd", server=own)
