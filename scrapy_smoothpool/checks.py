@@ -94,6 +94,13 @@ def check_order(settings: BaseSettings, cls: type) -> None:
         )
 
 
+def others_after(settings: BaseSettings, cls: type) -> list[type]:
+    """Return the project's middlewares between *cls* and the downloader, without Scrapy's own."""
+    enabled = [found for _, found in middlewares(settings)]
+    place = next(place for place, found in enumerate(enabled) if _is(found, cls))
+    return [it for it in enabled[place + 1 :] if it.__module__.partition(".")[0] != "scrapy"]
+
+
 def _advice(low: Sequence[tuple[int, type]], high: Sequence[tuple[int, type]]) -> str:
     least = max((number for number, _ in low), default=ORDER - 1)
     most = min((number for number, _ in high), default=least + 2)

@@ -85,7 +85,9 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             int(status) for status in crawler.settings.getlist("RETRY_HTTP_CODES")
         }
         connect = crawler.signals.connect
-        connect(self._scheduled, signal=scrapy_signals.request_scheduled)
+        self._watches_scheduler = False
+        if checks.others_after(crawler.settings, type(self)):
+            self._watch_scheduler()
         connect(self._sent, signal=scrapy_signals.request_reached_downloader)
         connect(self._downloaded, signal=scrapy_signals.response_downloaded)
 
@@ -232,6 +234,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         :param counts: whether this is a wait for a free proxy, which has a limit;
             a pause before the next try is not.
         """
+        self._watch_scheduler()
         wait = self._waiting.start(request)
         held = await self._waiting.hold(request, panic=self._pool.panicking(keys.site_of(request)))
         if self._robots.is_robots(request):
@@ -258,6 +261,17 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return
         self._stats.inc(names.TICKETS)
         self._pool.give_back(*assigned)
+
+    def _watch_scheduler(self) -> None:
+        """See to it that nothing of ours is stored by the scheduler; not before it can happen.
+
+        Only what waits goes there with something of ours in it, and what a middleware of the
+        project's returns on the way. For all others the signal would be 4 µs for nothing.
+        """
+        if not self._watches_scheduler:
+            self._watches_scheduler = True
+            connect = self._crawler.signals.connect
+            connect(self._scheduled, signal=scrapy_signals.request_scheduled)
 
     def _scheduled(self, request: Request) -> None:
         # A request returned by another middleware's process_request goes to the scheduler (and
