@@ -248,6 +248,28 @@ def uses_browser_handler(settings: BaseSettings) -> bool:
     return any(base.__name__ == _BROWSER for _, cls in _handlers(settings) for base in cls.__mro__)
 
 
+def gives_idle_up(settings: BaseSettings) -> bool:
+    """Say whether the download handlers close connections that were idle for some minutes."""
+    giving = ("HTTP11DownloadHandler", "HTTPDownloadHandler", "AiohttpDownloadHandler")
+    return all(
+        any(base.__name__ in giving for base in cls.__mro__) for _, cls in _handlers(settings)
+    )
+
+
+def check_closing(settings: BaseSettings, what: str) -> None:
+    """Refuse *what* where no request can ask for its connection to be closed: in HTTP/2."""
+    httpx = any(
+        base.__name__ == "HttpxDownloadHandler"
+        for _, cls in _handlers(settings)
+        for base in cls.__mro__
+    )
+    if httpx and settings.getbool("HTTPX_HTTP2_ENABLED"):
+        raise SettingsError(
+            f"HTTPX_HTTP2_ENABLED is True, but {what} asks for connections to be closed, which a "
+            "request cannot do in HTTP/2; accepted: False, or a pool that keeps its connections"
+        )
+
+
 def check_asyncio(strategy: str) -> None:
     """Refuse a Redis strategy where asyncio cannot run (a non-asyncio reactor)."""
     if not is_asyncio_available():

@@ -28,7 +28,10 @@ PROXY = "proxy"
 ASSIGNED = "_smoothpool_assigned"
 """(proxy id, epoch) from assignment to outcome; whoever reads it takes it out."""
 SENT = "_smoothpool_sent"
-"""True once the request reached the downloader: its pick is spent, an outcome follows."""
+"""There once the request reached the downloader: its pick is spent, an outcome follows. True, or
+:data:`CLOSES`."""
+CLOSES = "close"
+"""Value of :data:`SENT` of a request whose ``Connection`` header is ours."""
 TRIES = "_smoothpool_tries"
 """A :class:`Tries`, as a plain tuple, kept across retries; cleared by success and redirect."""
 WAIT = "_smoothpool_wait"
@@ -94,8 +97,10 @@ def take_out(request: Request) -> tuple[str, int] | None:
     assigned: tuple[str, int] | None = meta.get(ASSIGNED)
     if assigned is None:
         return None
-    for key in (ASSIGNED, SENT, PROXY):
-        meta.pop(key, None)
+    del meta[ASSIGNED]
+    if meta.pop(SENT, None) == CLOSES:
+        request.headers.pop(b"Connection", None)
+    meta.pop(PROXY, None)
     # HttpProxyMiddleware notes in _auth_proxy that the header is its own; a header
     # without the note is the user's.
     if meta.pop("_auth_proxy", None) is not None:

@@ -1,0 +1,21 @@
+"""Spiders and middlewares of ``test_crawl_connections``."""
+
+from __future__ import annotations
+
+from spiders import ChainSpider, ListSpider
+
+
+class _Headers:
+    """Record the ``Connection`` header that the request has when its page arrives."""
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.arrived[-1]["connection"] = response.request.headers.get("Connection", b"").decode()
+
+
+class HeadersSpider(_Headers, ListSpider):
+    name = "headers"
+
+
+class HeadersChainSpider(_Headers, ChainSpider):
+    name = "headers_chain"
