@@ -251,6 +251,10 @@ class SmoothPoolExtension:
             # Any other exception would only be logged, and the crawl would run.
             raise CloseSpider(FINISH_FAILED) from None
         logger.info("%s", self._first_line())
+        if not self.settings.connection_close:
+            kept = len(self.pool) - len(self.pool.closing)
+            bound = self.settings.max_idle_connections or kept
+            checks.warn_descriptors(self.crawler.settings, min(kept, bound))
 
     @property
     def label(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from spiders import ChainSpider, ListSpider
 
 
@@ -19,3 +21,14 @@ class HeadersSpider(_Headers, ListSpider):
 
 class HeadersChainSpider(_Headers, ChainSpider):
     name = "headers_chain"
+
+
+class FewFilesSpider(ListSpider):
+    """Crawl in a process that may open few files."""
+
+    name = "few_files"
+
+    def __init__(self, *args, **kwargs):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        super().__init__(*args, **kwargs)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
+import resource
 
 import pytest
 from scrapy import Request
+from scrapy.settings import Settings
 
+from scrapy_smoothpool import checks
 from scrapy_smoothpool.connections import LIFE, Connections
 
 PAGE = "http://site.test/page"
@@ -150,3 +153,23 @@ def test_whatever_happens_a_handler_never_keeps_more(clock, seed):
         assert sum(map(len, idle.values())) <= most
     assert opened > used_again > 0
     assert len(connections._idle) <= most
+
+
+# Descriptors
+
+
+@pytest.mark.parametrize(("kept", "warned"), [(184, False), (185, True)])
+def test_more_connections_than_files_are_pointed_out(monkeypatch, caplog, kept, warned):
+    monkeypatch.setattr(checks, "open_files", lambda: 300)
+    checks.warn_descriptors(Settings({"CONCURRENT_REQUESTS": 16}), kept)
+    assert ("only 300 files" in caplog.text) is warned
+    assert ("SMOOTHPOOL_MAX_IDLE_CONNECTIONS to 150 or less" in caplog.text) is warned
+
+
+def test_no_limit_is_no_fault(monkeypatch, caplog):
+    monkeypatch.setattr(checks, "open_files", lambda: None)
+    checks.warn_descriptors(Settings(), 1_000_000)
+    assert caplog.text == ""
+    monkeypatch.undo()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert checks.open_files() == (None if soft == resource.RLIM_INFINITY else soft)

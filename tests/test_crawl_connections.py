@@ -151,6 +151,21 @@ def test_idle_connections_are_bounded(farm, handler, bound):
         assert total == 72 - 2 * bound  # and those that are kept are used again
 
 
+@pytest.mark.parametrize(
+    ("line", "more", "warned"),
+    [
+        ("", {}, True),
+        ("", CLOSE, False),
+        ("", {"SMOOTHPOOL_MAX_IDLE_CONNECTIONS": 50}, False),
+        (" close=yes", {}, False),
+    ],
+)
+def test_more_connections_than_files_are_pointed_out_at_start(line, more, warned):
+    lines = [f"http://127.0.0.1:{port}{line}" for port in range(1, 201)]
+    done = run([], {"SMOOTHPOOL_PROXIES": lines, **more}, spider="few_files")
+    assert ("only 200 files" in done.log) is warned
+
+
 # Nothing stays behind
 
 
