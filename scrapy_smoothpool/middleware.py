@@ -273,12 +273,6 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if assigned is None:
             return
         meta[keys.SENT] = True
-        if self._some_close or self._pool.closing:
-            rotates = assigned[0] in self._pool.closing
-            if (rotates or self._some_close) and self._connections.sent(
-                request, assigned[0], rotates=rotates
-            ):
-                meta[keys.SENT] = keys.CLOSES
         if not checks.is_usable_proxy(meta.get(keys.PROXY)):
             # Another component took the proxy away; without it this would go out directly.
             # The login is gone, too: at worst the proxy asks for it.
@@ -289,6 +283,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
                 request,
             )
             meta[keys.PROXY] = lost.address if lost else _NOWHERE
+        # Last: whatever went wrong here, the request has its proxy.
+        if self._some_close or self._pool.closing:
+            rotates = assigned[0] in self._pool.closing
+            if (rotates or self._some_close) and self._connections.sent(
+                request, assigned[0], rotates=rotates
+            ):
+                meta[keys.SENT] = keys.CLOSES
 
     # After the download
 
