@@ -10,9 +10,10 @@ without what the pool can do about it, each in a process of its own and in rando
     cpu      processor time a request, without what counting the sockets takes
 
 Variants: as Scrapy does (keep), SMOOTHPOOL_CONNECTION_CLOSE (close), and
-SMOOTHPOOL_MAX_IDLE_CONNECTIONS at a number (bound). "An idle connection" is the growth of keep
-beyond that of close, divided by the sockets that it has more. Proxies are addresses 127.x.y.z, all
-served by one other process (many_proxies.py), which answers everything itself.
+SMOOTHPOOL_MAX_IDLE_CONNECTIONS at a number (bound). "An idle connection" is the growth of
+keep beyond that of close, divided by the sockets that its peak has more, since memory once taken is
+hardly given back. Proxies are addresses 127.x.y.z, all served by one other process
+(many_proxies.py), which answers everything itself.
 
 Does not measure: waiting (there is no distance, and dialling is what distance makes dear), proxies
 that do not close when asked to, failures, what proxies and sites bear, other systems than Linux.
@@ -147,7 +148,7 @@ def table(rows):
     for handler, scheme, variant in rows:
         if variant == "keep":
             keep, close = rows[handler, scheme, "keep"], rows[handler, scheme, "close"]
-            more = middle(keep, "left") - middle(close, "left")
+            more = middle(keep, "peak") - middle(close, "peak")
             if more > 100:
                 grown = middle(keep, "memory") - middle(close, "memory")
                 idle[f"{handler} {scheme}"] = grown / more
