@@ -31,6 +31,8 @@ ORDER = 610
 """Between RedirectMiddleware (600) and HttpProxyMiddleware (750)."""
 
 _SLOW_TIMEOUT = 60
+_OTHER_FILES = 100
+"""What a crawl opens beside connections: logs, feeds, libraries, name lookups."""
 
 # What each of Scrapy's handlers can speak to a proxy, by the target's scheme (all handlers
 # were tried with all schemes). An https proxy in front of an https target is a tunnel in a
@@ -253,6 +255,56 @@ def is_usable_proxy(value: object) -> bool:
 def uses_browser_handler(settings: BaseSettings) -> bool:
     """Say whether some requests may be handed to a browser, which ignores ``meta["proxy"]``."""
     return any(base.__name__ == _BROWSER for _, cls in _handlers(settings) for base in cls.__mro__)
+
+
+def gives_idle_up(settings: BaseSettings) -> bool:
+    """Say whether the download handlers close connections that were idle for some minutes."""
+    giving = ("HTTP11DownloadHandler", "HTTPDownloadHandler", "AiohttpDownloadHandler")
+    return all(
+        any(base.__name__ in giving for base in cls.__mro__) for _, cls in _handlers(settings)
+    )
+
+
+def check_closing(settings: BaseSettings, what: str) -> None:
+    """Refuse *what* where no request can ask for its connection to be closed: in HTTP/2."""
+    httpx = any(
+        base.__name__ == "HttpxDownloadHandler"
+        for _, cls in _handlers(settings)
+        for base in cls.__mro__
+    )
+    if httpx and settings.getbool("HTTPX_HTTP2_ENABLED"):
+        raise SettingsError(
+            f"HTTPX_HTTP2_ENABLED is True, but {what} asks for connections to be closed, which a "
+            "request cannot do in HTTP/2; accepted: False, or a pool that keeps its connections"
+        )
+
+
+def warn_descriptors(settings: BaseSettings, kept: int) -> None:
+    """Warn when the connections that may be kept are more than this process may open.
+
+    :param kept: how many connections may stay idle, one to each proxy.
+    """
+    most = open_files()
+    needed = kept + settings.getint("CONCURRENT_REQUESTS") + _OTHER_FILES
+    if most is not None and needed > most:
+        logger.warning(
+            "Up to %d connections to proxies may be kept open, but this process may open only %d "
+            "files (ulimit -n): downloads would fail; set SMOOTHPOOL_MAX_IDLE_CONNECTIONS to %d "
+            "or less, or SMOOTHPOOL_CONNECTION_CLOSE, or raise the limit (docs/connections.md)",
+            kept,
+            most,
+            max(1, most // 2),
+        )
+
+
+def open_files() -> int | None:
+    """Return how many files this process may open, None where there is no limit to be read."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def check_asyncio(strategy: str) -> None:

@@ -176,6 +176,12 @@ class SmoothPoolExtension:
             self._accept(proxies)
             if own.shuffle:
                 proxies = sources.shuffled(proxies, random.Random())
+        for name, wanted in (
+            ("SMOOTHPOOL_CONNECTION_CLOSE", own.connection_close),
+            ("SMOOTHPOOL_MAX_IDLE_CONNECTIONS", own.max_idle_connections),
+        ):
+            if wanted:
+                checks.check_closing(self.crawler.settings, name)
         checks.warn_timeout(self.crawler.settings)
         if proxies is not None:
             strategy.check(proxies)
@@ -229,6 +235,9 @@ class SmoothPoolExtension:
     def _accept(self, proxies: Sequence[Proxy]) -> None:
         checks.check_logins(self.crawler.settings, proxies)
         checks.check_handlers(self.crawler.settings, proxies)
+        closing = next((proxy.id for proxy in proxies if proxy.close), None)
+        if closing is not None:
+            checks.check_closing(self.crawler.settings, f"close=yes of {closing}")
 
     # The crawl's beginning and end
 
@@ -247,6 +256,10 @@ class SmoothPoolExtension:
             raise CloseSpider(FINISH_FAILED) from None
         self.debugging = any_handler_for(logger, logging.DEBUG)
         logger.info("%s", self._first_line())
+        if not self.settings.connection_close:
+            kept = len(self.pool) - len(self.pool.closing)
+            bound = self.settings.max_idle_connections or kept
+            checks.warn_descriptors(self.crawler.settings, min(kept, bound))
 
     @property
     def label(self) -> str:

@@ -30,7 +30,10 @@ PROXY = "proxy"
 ASSIGNED = "_smoothpool_assigned"
 """(proxy id, epoch, site) from assignment to outcome; whoever reads it takes it out."""
 SENT = "_smoothpool_sent"
-"""True once the request reached the downloader: its pick is spent, an outcome follows."""
+"""There once the request reached the downloader: its pick is spent, an outcome follows. True, or
+:data:`CLOSES`."""
+CLOSES = "close"
+"""Value of :data:`SENT` of a request whose ``Connection`` header is ours."""
 TRIES = "_smoothpool_tries"
 """A :class:`Tries`, as a plain tuple, kept across retries; cleared by success and redirect."""
 WAIT = "_smoothpool_wait"
@@ -107,7 +110,8 @@ def take_out(request: Request) -> Assigned | None:
     assigned: Assigned | None = meta.pop(ASSIGNED, None)
     if assigned is None:
         return None
-    meta.pop(SENT, None)
+    if meta.pop(SENT, None) == CLOSES:
+        request.headers.pop(b"Connection", None)
     meta.pop(PROXY, None)
     # HttpProxyMiddleware notes in _auth_proxy that the header is its own; a header
     # without the note is the user's.

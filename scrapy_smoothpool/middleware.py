@@ -15,6 +15,7 @@ It assigns and observes; it does no arithmetic. One request's way through it:
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from scrapy.exceptions import IgnoreRequest
 from . import checks, signals
 from . import meta as keys
 from . import stats as names
+from .connections import Connections
 from .exceptions import PoolExhausted, StoreError, UnsupportedRequest
 from .extension import SmoothPoolExtension
 from .failures import describe, scrub
@@ -77,6 +79,14 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         )
         self._redirects = crawler.settings.getbool("REDIRECT_ENABLED")
         self._browser = checks.uses_browser_handler(crawler.settings)
+        self._connections = Connections(
+            close=extension.settings.connection_close,
+            most=extension.settings.max_idle_connections,
+            gives_up=checks.gives_idle_up(crawler.settings),
+            clock=time.monotonic,
+        )
+        self._connections.connect(crawler)
+        self._some_close = self._connections.chooses
         # Outcomes that ask for another try, from response_downloaded to process_response.
         # By request, not in meta: an error on the way must not leave a verdict that a copy
         # of the request would carry along.
@@ -296,6 +306,13 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
                 request,
             )
             meta[keys.PROXY] = given.address if given else _NOWHERE
+        # Last: whatever went wrong here, the request has its proxy.
+        if self._some_close or self._pool.closing:
+            rotates = assigned[0] in self._pool.closing
+            if (rotates or self._some_close) and self._connections.sent(
+                request, assigned[0], rotates=rotates
+            ):
+                meta[keys.SENT] = keys.CLOSES
 
     # After the download
 

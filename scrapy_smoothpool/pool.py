@@ -113,6 +113,8 @@ class Pool:
         self._list = proxies
         self._accept = accept
         self._members: dict[str, _Member] = {}
+        self.closing: set[str] = set()
+        """Ids of proxies whose connections are to be closed after each request."""
         # Picks whose request never went out, by the sequence they belong to, oldest first
         # (design rule 4): the next request that may use one takes it, so the sequence of
         # proxies really used stays exact.
@@ -171,6 +173,7 @@ class Pool:
         listed = {proxy.id: proxy for proxy in proxies}
         for gone in self._members.keys() - listed.keys():
             del self._members[gone]
+        self.closing = {proxy.id for proxy in proxies if proxy.close}
         for proxy_id, proxy in listed.items():
             member = self._members.get(proxy_id)
             if member is None:
@@ -301,6 +304,8 @@ class Pool:
                 self.strategy.eject(proxy_id)
                 return False
             self._members[proxy_id] = _Member(proxy, proxy.url)
+            if proxy.close:
+                self.closing.add(proxy_id)
             self.judge.add(proxy_id, eligible=proxy.weight > 0)
         # A stranger means that the list was replaced: those that left must not count any more.
         if self._clock() >= self._next_prune:

@@ -41,7 +41,7 @@ _LINE = re.compile(
     r"(?P<scheme>[a-z0-9]+)://"
     r"(?:(?P<username>[^:@\s]*)(?::(?P<password>[^:@\s]*))?@)?"
     r"(?:\[(?P<ipv6>[^\]\s]*)\]|(?P<host>[^:@\s]*)):(?P<port>[0-9]{1,5})"
-    r"(?: weight=(?P<weight>[0-9]{1,10}))?(?: name=(?P<name>\S+))?"
+    r"(?: weight=(?P<weight>[0-9]{1,10}))?(?: name=(?P<name>\S+))?(?P<close> close=yes)?"
 )
 
 
@@ -64,6 +64,8 @@ class Proxy:
     :param name: replaces the whole id.
     :param password_in_id: whether the id's hash takes in the password too; set
         by :func:`distinguish` where the user name does not tell entries apart.
+    :param close: whether a connection serves one request only, as a gateway with
+        another exit for each connection needs it.
 
     :attr:`id` is what logs, stats and Redis show: ``scheme://host:port``, with a
     login followed by ``#`` and 16 hex digits of SHA-256 over the user name.
@@ -82,6 +84,7 @@ class Proxy:
     weight: int = 1
     name: str | None = None
     password_in_id: bool = field(default=False, kw_only=True)
+    close: bool = field(default=False, kw_only=True)
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +157,9 @@ class Proxy:
             line = self._url_with(login)
         if self.weight != 1:
             line = f"{line} weight={self.weight}"
-        return line if self.name is None else f"{line} name={self.name}"
+        if self.name is not None:
+            line = f"{line} name={self.name}"
+        return f"{line} close=yes" if self.close else line
 
     @classmethod
     def from_line(cls, line: str, id: str | None = None) -> Proxy:
@@ -176,6 +181,7 @@ class Proxy:
             percent_decoded(match["password"]),
             int(match["weight"] or 1),
             match["name"],
+            close=match["close"] is not None,
         )
         if id is None or proxy.id == id:
             return proxy
@@ -222,6 +228,7 @@ def _with_password_in_id(proxy: Proxy) -> Proxy:
         proxy.weight,
         proxy.name,
         password_in_id=True,
+        close=proxy.close,
     )
 
 

@@ -85,6 +85,8 @@ class Settings:
     admission: bool | str = False
     admission_concurrency: int = 100
     admission_timeout: float = 5.0
+    connection_close: bool = False
+    max_idle_connections: int = 0
 
     @classmethod
     def from_scrapy(cls, settings: BaseSettings) -> Settings:
@@ -101,6 +103,11 @@ class Settings:
             raise SettingsError(
                 f"SMOOTHPOOL_EJECT_TIME_MAX is {found.eject_time_max:g}; accepted: at least "
                 f"SMOOTHPOOL_EJECT_TIME ({found.eject_time:g})"
+            )
+        if found.connection_close and found.max_idle_connections:
+            raise SettingsError(
+                f"SMOOTHPOOL_MAX_IDLE_CONNECTIONS is {found.max_idle_connections}, but "
+                "SMOOTHPOOL_CONNECTION_CLOSE = True keeps no connection; accepted: one of the two"
             )
         return found
 
@@ -301,6 +308,8 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_ADMISSION": ("admission", _admission),
     "SMOOTHPOOL_ADMISSION_CONCURRENCY": ("admission_concurrency", _integer(1)),
     "SMOOTHPOOL_ADMISSION_TIMEOUT": ("admission_timeout", _seconds(zero=False)),
+    "SMOOTHPOOL_CONNECTION_CLOSE": ("connection_close", _bool),
+    "SMOOTHPOOL_MAX_IDLE_CONNECTIONS": ("max_idle_connections", _integer(0)),
 }
 
 NAMES = (*_READERS, *NOT_YET)

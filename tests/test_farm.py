@@ -358,6 +358,19 @@ def test_a_gateway_knows_its_logins_apart(farm: Farm) -> None:
     assert proxy.urls[2] == f"http://bob:p%40ss%3A%25%23@127.0.0.1:{proxy.port}"
 
 
+def test_a_rotating_gateway_has_another_exit_for_each_connection(farm: Farm) -> None:
+    site = farm.site(tls=True)
+    gateway = farm.proxy("gateway", rotating=True)
+    for _ in range(2):
+        with client(gateway) as connection:
+            for _ in range(2):
+                assert get(connection, f"{site.url}/page/1")[0] == 200
+    with tunnelled(gateway, f"{site.tls_url}/page/1") as connection:
+        assert get(connection, "/page/1")[0] == 200
+    one, two, three = "gateway/1", "gateway/2", "gateway/3"
+    assert [hit.via for hit in site.hits] == [one, one, two, two, three]
+
+
 def test_one_login_of_a_gateway_can_be_ill(farm: Farm) -> None:
     site = farm.site()
     proxy = farm.proxy(logins={"ann": "1", "bob": "2"})

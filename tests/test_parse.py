@@ -121,6 +121,32 @@ def test_weight_and_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "close"),
+    [
+        ("h:80 close=yes", True),
+        ("h:80 close=no", False),
+        ("http://h:80 weight=1 close=yes # another exit for each connection", True),
+        ("h:80 close=yes weight=1", True),
+        ("host,port,close\nh,80,yes", True),
+        ("host,port,close\nh,80,No", False),
+        ("host,port,close\nh,80,", False),
+        ('[{"host": "h", "port": 80, "close": true}]', True),
+        ('[{"host": "h", "port": 80, "close": false}]', False),
+        ('[{"host": "h", "port": 80, "close": null}]', False),
+        ('["h:80 close=yes"]', True),
+    ],
+)
+def test_close(text: str, close: bool) -> None:
+    assert one(text) == Proxy("http", "h", 80, close=close)
+
+
+def test_close_beside_a_weight_in_a_mapping() -> None:
+    assert parse_weighted({"h:80 close=yes": 3}) == [
+        Proxy("http", "h", 80, None, None, 3, close=True)
+    ]
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "server 192.0.2.1:80 weight=4 max_fails=3 fail_timeout=30s max_conns=5;",
@@ -190,6 +216,13 @@ def test_password_sessions_get_ids_of_their_own() -> None:
         "gw.example:80 weight=1 weight=1",
         "gw.example:80 name=",
         "gw.example:80 name=u:p@h",
+        "gw.example:80 close=",
+        "gw.example:80 close=maybe",
+        "gw.example:80 close=yes close=yes",
+        "gw.example:80 closed=yes",
+        "host,port,close\nh,80,sometimes",
+        '[{"host": "h", "port": 80, "close": 2}]',
+        '[{"host": "h", "port": 80, "close": ["yes"]}]',
         "gw.example:80?x=1",
         "gw.example:80#x",
         "gw.example:80//",
@@ -319,6 +352,9 @@ def test_same_proxy_with_another_weight_or_name() -> None:
     assert number == 3
     assert "line 1" in reason
     ((number, reason),) = refused("h:80 name=a\nh:80 name=b")
+    assert number == 2
+    assert "line 1" in reason
+    ((number, reason),) = refused("h:80\nh:80 close=yes")
     assert number == 2
     assert "line 1" in reason
     assert len(parse_proxies("h:80 weight=2\nh:80 weight=2\nh:81\nh:81 weight=1")) == 2

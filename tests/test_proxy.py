@@ -44,6 +44,7 @@ def proxies(draw: st.DrawFn) -> Proxy:
         draw(st.none() | _text) if username is not None else None,
         draw(st.integers(0, MAX_WEIGHT)),
         draw(st.none() | _names),
+        close=draw(st.booleans()),
     )
 
 

@@ -15,6 +15,12 @@ MIDDLEWARE = "scrapy_smoothpool.SmoothPoolMiddleware"
 GOOD = "http://127.0.0.1:9"  # nobody listens there; it is only ever parsed
 
 
+HTTP2 = {
+    "DOWNLOAD_HANDLERS": {"https": "scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler"},
+    "HTTPX_HTTP2_ENABLED": True,
+}
+
+
 @pytest.fixture(scope="module")
 def redis_url():
     with RedisServer() as server:
@@ -96,6 +102,25 @@ def test_bad_list(strategy, value, says):
         ({"SMOOTHPOOL_ON_EMPTY": "direct"}, ["SMOOTHPOOL_ON_EMPTY", "'direct'", '"wait"']),
         ({"SMOOTHPOOL_SHUFFLE": "maybe"}, ["SMOOTHPOOL_SHUFFLE", "'maybe'", "True or False"]),
         ({"SMOOTHPOOL_SCOPE": "host"}, ["SMOOTHPOOL_SCOPE", "'host'", '"pool" or "site"']),
+        ({"SMOOTHPOOL_CONNECTION_CLOSE": 3}, ["SMOOTHPOOL_CONNECTION_CLOSE", "True or False"]),
+        (
+            {"SMOOTHPOOL_MAX_IDLE_CONNECTIONS": -1},
+            ["SMOOTHPOOL_MAX_IDLE_CONNECTIONS", "-1", "at least 0"],
+        ),
+        (
+            {"SMOOTHPOOL_MAX_IDLE_CONNECTIONS": 5, "SMOOTHPOOL_CONNECTION_CLOSE": True},
+            ["SMOOTHPOOL_MAX_IDLE_CONNECTIONS is 5", "SMOOTHPOOL_CONNECTION_CLOSE", "one of"],
+        ),
+        (
+            {"SMOOTHPOOL_MAX_IDLE_CONNECTION": 5},
+            ["SMOOTHPOOL_MAX_IDLE_CONNECTION", "SMOOTHPOOL_MAX_IDLE_CONNECTIONS"],
+        ),
+        ({**HTTP2, "SMOOTHPOOL_CONNECTION_CLOSE": True}, ["HTTPX_HTTP2_ENABLED", "CLOSE"]),
+        ({**HTTP2, "SMOOTHPOOL_MAX_IDLE_CONNECTIONS": 5}, ["HTTPX_HTTP2_ENABLED", "MAX_IDLE"]),
+        (
+            {**HTTP2, "SMOOTHPOOL_PROXIES": [GOOD + " close=yes"]},
+            ["HTTPX_HTTP2_ENABLED", "close=yes of http://127.0.0.1:9"],
+        ),
         ({"SMOOTHPOOL_REPORT": "x.json"}, ["SMOOTHPOOL_REPORT", "not available"]),
         ({"SMOOTHPOOL_OUTCOME_POLICY": "no.such"}, ["SMOOTHPOOL_OUTCOME_POLICY"]),
         ({"SMOOTHPOOL_PROXIES_FILE": "proxies.txt"}, ["SMOOTHPOOL_PROXIES_FILE", "both"]),
@@ -149,6 +174,8 @@ def test_good_settings_are_taken_as_text_too(strategy, redis_url):
         "SMOOTHPOOL_SHUFFLE": "false",
         "SMOOTHPOOL_WEIGHT_SCALE": "auto",
         "SMOOTHPOOL_STATS_PER_PROXY": "1",
+        "SMOOTHPOOL_MAX_IDLE_CONNECTIONS": "200",
+        "SMOOTHPOOL_CONNECTION_CLOSE": "no",
     }
     settings = build({**strategy, **more})._settings
     assert settings.max_fails == 4
@@ -157,6 +184,8 @@ def test_good_settings_are_taken_as_text_too(strategy, redis_url):
     assert settings.shuffle is False
     assert settings.weight_scale is None
     assert settings.stats_per_proxy is True
+    assert settings.max_idle_connections == 200
+    assert settings.connection_close is False
 
 
 def test_none_means_unset(strategy):

@@ -117,6 +117,7 @@ class Farm(Hub):
         listening: bool = True,
         weight: int | None = None,
         tag_header: str = "X-Tag",
+        rotating: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> ForwardProxy:
@@ -132,6 +133,7 @@ class Farm(Hub):
             on_accept=on_accept,
             weight=weight,
             tag_header=tag_header,
+            rotating=rotating,
             host=host,
             port=port,
         )

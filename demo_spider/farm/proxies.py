@@ -44,6 +44,7 @@ class ForwardProxy:
         on_accept: BreakingAction | None = None,
         weight: int | None = None,
         tag_header: str = "X-Tag",
+        rotating: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -56,6 +57,8 @@ class ForwardProxy:
         self.on_accept: BreakingAction | None = on_accept
         self.weight = weight
         self.tag_header = tag_header
+        #: Another exit for each connection: sites see ``name/1``, ``name/2``, … as *via*.
+        self.rotating = rotating
         self.listener = Listener(hub, self._serve, (host, port))
         self._hub = hub
         self._behaviour = as_behaviour(behaviour)
@@ -143,7 +146,8 @@ class ForwardProxy:
         if self.on_accept is not None:
             await break_off(client, self.on_accept)
             return
-        outward = Outward(self._hub, self.name)
+        exit_ = f"/{self.connections_total}" if self.rotating else ""
+        outward = Outward(self._hub, self.name + exit_)
         try:
             while await self._request(client, outward):
                 pass

@@ -38,6 +38,7 @@ _ROLES = {
     "password": ("password", "pass", "passwd", "pwd", "proxy pass", "proxy password"),
     "weight": ("weight",),
     "name": ("name",),
+    "close": ("close", "connection close"),
     "off": ("down", "backup", "disabled", "drain"),
     "on": ("enabled",),
     # Holds a login in a form of its own; without it the proxy would be no use.
@@ -103,6 +104,8 @@ def read_record(fields: Mapping[str, object]) -> Proxy:
     name = _text(fields, "name")
     if name:
         tags["name"] = name
+    if _is_true(fields.get("close")):
+        tags["close"] = "yes"
     if weight is None or isinstance(weight, str):
         return make_proxy(address, tags)
     return make_proxy(address, tags, check_weight(weight))
@@ -178,6 +181,14 @@ def _text(fields: Mapping[str, object], role: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise InvalidProxy(f"{role} is not text")
+
+
+def _is_true(value: object) -> bool:
+    if isinstance(value, str):
+        value = value.strip().lower()
+    if not isinstance(value, bool | int | str | None) or value not in _TRUE | _FALSE:
+        raise InvalidProxy("the close column takes yes or no")
+    return value in _TRUE
 
 
 def _refuse_out_of_service(role: str, value: object) -> None:

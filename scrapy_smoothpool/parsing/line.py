@@ -22,7 +22,7 @@ _SERVER = "(?P<h>[A-Za-z0-9._-]+):(?P<n>[1-9][0-9]{0,4})"
 _BARE = re.compile(f"{_LOGIN}@{_SERVER}")
 _FOUR = re.compile(f"{_SERVER}:{_LOGIN}")
 _PLAIN = re.compile(r"[A-Za-z0-9._~=+:@-]+")
-_TAGS = re.compile(r"(?:\s+(?:weight|name)=\S*)+$")
+_TAGS = re.compile(r"(?:\s+(?:weight|name|close)=\S*)+$")
 _WEIGHT = re.compile(r"[0-9]{1,10}")
 _COMMENT = re.compile(r"\s#.*")
 # Blanks other than space and tab, and characters without a width.
@@ -90,7 +90,7 @@ def _read_decorated(line: str, weight: int | None) -> Proxy:
 
 
 def make_proxy(address: Address, tags: dict[str, str], weight: int | None = None) -> Proxy:
-    """Put an address and its ``weight`` and ``name`` together."""
+    """Put an address and its ``weight``, ``name`` and ``close`` together."""
     own = tags.get("weight")
     if own is not None:
         if not _WEIGHT.fullmatch(own):
@@ -110,7 +110,14 @@ def make_proxy(address: Address, tags: dict[str, str], weight: int | None = None
         address.password,
         weight,
         tags.get("name"),
+        close="close" in tags and _yes(tags["close"]),
     )
+
+
+def _yes(value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise InvalidProxy("close= takes yes or no")
+    return value == "yes"
 
 
 def _read_body(body: str) -> Address:
@@ -192,5 +199,5 @@ def _refuse_blank(body: str) -> None:
     if tail.isdigit():
         raise InvalidProxy("a number without a name after the address; write weight=N")
     raise InvalidProxy(
-        "after the address only weight=N, name=… and a comment after ' #' are understood"
+        "after the address only weight=N, name=…, close=yes and a comment after ' #' are understood"
     )

@@ -18,7 +18,7 @@ def parse_proxies(text: str) -> list[Proxy]:
     """Read a proxy list, as of a file.
 
     Understood are lines (URLs, ``host:port`` with or without a login in the usual
-    orders, columns, ``weight=N`` and ``name=…`` after the address, comments),
+    orders, columns, ``weight=N``, ``name=…`` and ``close=yes`` after the address, comments),
     CSV with a header, JSON, and server lines of nginx, HAProxy and Squid, of which
     ``max_fails``, ``fail_timeout``, ``maxconn``, ``check``, ``inter`` and the like
     are accepted and ignored.
@@ -118,6 +118,8 @@ class _Collector:
             self.refuse(number, f"the same proxy as line {line} with another weight")
         elif known.name != proxy.name:
             self.refuse(number, f"the same proxy as line {line} with another name")
+        elif known.close != proxy.close:
+            self.refuse(number, f"the same proxy as line {line}, one of them with close=yes")
 
     def refuse(self, number: int, reason: str) -> None:
         self._errors.append((number, reason))
