@@ -21,7 +21,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -192,20 +192,27 @@ class SharedJudge:
                 self._heard(name, member.reason)
             self._out_count = len(found)
 
-    def set_members(self, eligible: Mapping[str, bool]) -> None:
-        """Take the list; what was known of others is forgotten."""
-        self._eligible = {name for name, takes_part in eligible.items() if takes_part}
-        self._total = 0
-        self._unusable.clear()
-        known: dict[str, int] | dict[str, _Out]
-        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
-            for gone in known.keys() - eligible.keys():
-                del known[gone]
-
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more."""
         if eligible:
             self._eligible.add(proxy_id)
+
+    def set_eligible(self, proxy_id: str, eligible: bool) -> None:
+        """Note whether a member takes part when healthy."""
+        (self._eligible.add if eligible else self._eligible.discard)(proxy_id)
+
+    def remove(self, proxy_id: str) -> None:
+        """Forget one that left the list; the rest of it when the list is settled."""
+        self._eligible.discard(proxy_id)
+
+    def settled(self, members: Container[str]) -> None:
+        """Forget what was known of others than the *members*."""
+        self._total = 0
+        self._unusable.clear()
+        known: dict[str, int] | dict[str, _Out]
+        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
+            for gone in [name for name in known if name not in members]:
+                del known[gone]
 
     # Before a request
 
