@@ -24,7 +24,7 @@ from .outcome import Outcome
 from .proxy import Proxy
 from .rests import Rests
 from .strategies.base import Strategy, WeightView
-from .turns import Steps, Stopped, Turns
+from .turns import Steps, Stopped, Turns, emptied
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Pool:
         async def read() -> Sequence[Proxy]:
             return await self._turns.drive(sources.read_setting(value, _THE_LIST))
 
-        await self._in_order(read)
+        await self._in_order(read, ours=True)
 
     async def reload_file(self, path: object) -> None:
         """Read a file such as ``SMOOTHPOOL_PROXIES_FILE`` names and :meth:`reload` it.
@@ -206,16 +206,21 @@ class Pool:
             text = await self._turns.aside(lambda: sources.file_text(path, _THE_FILE))
             return await self._turns.drive(sources.read_text(path, text, _THE_FILE))
 
-        await self._in_order(read)
+        await self._in_order(read, ours=True)
 
-    async def _in_order(self, read: Callable[[], Awaitable[Sequence[Proxy]]]) -> None:
+    async def _in_order(
+        self, read: Callable[[], Awaitable[Sequence[Proxy]]], *, ours: bool = False
+    ) -> None:
         place = object()
         self._reloads.append(place)
         try:
             while self._reloads[0] is not place:
                 await self._turns.pause(_BEHIND_ANOTHER)
             if self.state is State.OPEN:
-                await self._reload(await read())
+                proxies = await read()
+                await self._reload(proxies)
+                if ours and isinstance(proxies, list):
+                    await self._turns.drive(emptied(proxies))
         except Stopped:
             pass
         except Exception:
@@ -231,7 +236,7 @@ class Pool:
         if not proxies:
             raise SettingsError(f"the new list of pool {self.name!r} is empty; the old one stays")
         drive = self._turns.drive
-        new, changed = await drive(self._difference(proxies))
+        new, changed, proxies = await drive(self._difference(proxies))
         await drive(self._accepted([*new, *changed]))
         self.strategy.check(proxies)
         self.judge.expect(len(proxies))
@@ -246,10 +251,15 @@ class Pool:
             raise
         await drive(self._apply(listed))
 
-    def _difference(self, proxies: Sequence[Proxy]) -> Steps[tuple[list[Proxy], list[Proxy]]]:
-        """Return who is new and who is not as before; refuse what no list may have."""
+    def _difference(
+        self, proxies: Sequence[Proxy]
+    ) -> Steps[tuple[list[Proxy], list[Proxy], list[Proxy]]]:
+        """Return who is new, who is not as before, and the list, the others as known already.
+
+        Refuses what no list may have.
+        """
         seen: set[str] = set()
-        new, changed, usable = [], [], False
+        new, changed, listed, usable = [], [], [], False
         for proxy in proxies:
             proxy_id = proxy.id
             if proxy_id in seen:
@@ -264,6 +274,9 @@ class Pool:
                 new.append(proxy)
             elif member.proxy != proxy:
                 changed.append(proxy)
+            else:
+                proxy = member.proxy
+            listed.append(proxy)
             if not len(seen) % _LOOKED_AT:
                 yield
         if not usable:
@@ -271,7 +284,8 @@ class Pool:
                 f"every proxy of the new list of pool {self.name!r} has weight 0, which is "
                 "drained; the old list stays; accepted: a weight of at least 1 for one of them"
             )
-        return new, changed
+        yield from emptied(seen)
+        return new, changed, listed
 
     def _accepted(self, proxies: Sequence[Proxy]) -> Steps[None]:
         for start in range(0, max(1, len(proxies)), _LOOKED_AT):
@@ -302,13 +316,14 @@ class Pool:
             member = self._members.get(proxy.id)
             if member is None:
                 self._take_in(proxy)
-            elif member.proxy != proxy:
+            elif member.proxy is not proxy and member.proxy != proxy:
                 if (member.proxy.weight > 0) is not (proxy.weight > 0):
                     self.judge.set_eligible(proxy.id, proxy.weight > 0)
                 member.proxy, member.url = proxy, proxy.url
             if not number % _TAKEN_IN:
                 yield
         yield from self._keep(listed)
+        yield from emptied(listed)
 
     def _keep(self, listed: Container[str]) -> Steps[None]:
         """Forget whoever is not listed; nobody new is taken in."""
@@ -319,6 +334,7 @@ class Pool:
                 done += 1
             if not number % _LOOKED_AT or not (done + 1) % _TAKEN_IN:
                 yield
+        yield
         self.judge.settled(self._members)
 
     async def acquire(self, tried: Sequence[str] = (), site: str = "") -> Assignment | None:

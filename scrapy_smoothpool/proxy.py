@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from .turns import Steps, at_once
+from .turns import Steps, at_once, emptied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -219,6 +219,7 @@ def tell_apart_in_steps(proxies: list[Proxy]) -> Steps[list[Proxy]]:
                 ambiguous.add(proxy.id)
         if not number % _LOOKED_AT:
             yield
+    yield from emptied(first)
     if not ambiguous:
         return proxies
     told = []

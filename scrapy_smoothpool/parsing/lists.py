@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ..exceptions import ProxyListError
 from ..proxy import InvalidProxy, Proxy, check_weight, tell_apart_in_steps
-from ..turns import Steps, at_once
+from ..turns import Steps, at_once, emptied
 from .json_lists import looks_like_json, read_json
 from .line import is_blank, read_line, stripped
 from .tables import Header, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _LINES = 32
 """Lines read in one step; each takes some 10 to 50 µs."""
@@ -38,7 +38,9 @@ def parse_proxies(text: str) -> list[Proxy]:
 def read_proxies(text: str) -> Steps[list[Proxy]]:
     """Do what :func:`parse_proxies` does, in steps."""
     collector = _Collector()
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = text.removeprefix("\ufeff")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if looks_like_json(text):
         yield from read_json(text, collector.accept, collector.refuse)
     else:
@@ -89,11 +91,20 @@ def read_weighted(weights: Mapping[str, object]) -> Steps[list[Proxy]]:
     return (yield from collector.finish())
 
 
+def _split(text: str) -> Iterator[str]:
+    # As text.split("\n"), but one by one.
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
 def _read_lines(text: str, collector: _Collector) -> Steps[None]:
     header: Header | None = None
     first = True
     # Not str.splitlines(): editors do not count form feeds and the like as lines.
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_split(text), 1):
         if not number % _LINES:
             yield
         body = stripped(line)
@@ -152,8 +163,14 @@ class _Collector:
     def finish(self) -> Steps[list[Proxy]]:
         if not self._errors and not self._found:
             self.refuse(1, "no proxy in it")
-        proxies = yield from tell_apart_in_steps([proxy for _, proxy in self._found.values()])
-        lines = [line for line, _ in self._found.values()]
+        lines, found = [], []
+        for number, (line, proxy) in enumerate(self._found.values()):
+            lines.append(line)
+            found.append(proxy)
+            if not number % _LOOKED_AT:
+                yield
+        yield from emptied(self._found)
+        proxies = yield from tell_apart_in_steps(found)
         owners: dict[str, int] = {}
         for number, (line, proxy) in enumerate(zip(lines, proxies, strict=True)):
             owner = owners.setdefault(proxy.id, line)
@@ -161,6 +178,7 @@ class _Collector:
                 self.refuse(line, f"the same name or id as line {owner}; names must differ")
             if not number % _LOOKED_AT:
                 yield
+        yield from emptied(owners, lines)
         if self._errors:
             raise ProxyListError(sorted(self._errors))
         return proxies

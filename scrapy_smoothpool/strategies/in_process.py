@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from ..penalties import auto_scale, kept_scale, penalty
 from ..proxy import Proxy
-from ..turns import Steps, Stopped, at_once
+from ..turns import Steps, Stopped, at_once, emptied
 from .base import StrategyOptions, WeightView
 from .smooth_wrr import SmoothWeightedRoundRobin
 
@@ -118,7 +118,9 @@ class SmoothWRRStrategy:
                 yield
         # From here on sites that begin have the new list. What is said of somebody who is
         # neither in it nor in a sequence any more goes nowhere.
+        former = self._weights
         self._proxies, self._weights, self._scale = tuple(proxies), weights, scale
+        yield
         for site, sequence in list(self._sequences.items()):
             selector = sequence.selector
             if len(selector) + len(scaled) <= _AT_ONCE:
@@ -136,7 +138,9 @@ class SmoothWRRStrategy:
             else:
                 yield from selector.update_in_steps(scaled, _Either(self._out, sequence.out))
             sequence.out.intersection_update(scaled)
+            yield
         self._out.intersection_update(weights)
+        yield from emptied(former, scaled)
 
     def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
         """Return nginx's next proxy; O(log n), O(n) at the first request of a site."""

@@ -37,7 +37,7 @@ from ..store.verdicts import (
     Probes,
     VerdictStore,
 )
-from ..turns import Steps, at_once
+from ..turns import Steps, at_once, emptied
 from .base import StrategyOptions, WeightView
 
 logger = logging.getLogger(__name__)
@@ -124,8 +124,10 @@ class LeastUsedStrategy:
         async with self._publishing:
             await self._publish(lines, mark)
             # Only now: should it fail, it is the former list that is mended.
-            self._list, self._fingerprint = lines, mark
+            former, self._list, self._fingerprint = self._list, lines, mark
         await drive(self._know(proxies))
+        if former is not None:
+            await drive(emptied(former))
         return proxies
 
     async def _publish(self, lines: dict[str, str], mark: str) -> None:
@@ -148,7 +150,8 @@ class LeastUsedStrategy:
     async def members(self) -> Sequence[Proxy]:
         """Read the pool as it stands in Redis."""
         lines = await self._pool.load_members()
-        proxies = await self._options.turns.drive(_proxies(lines))
+        proxies = await self._options.turns.drive(_proxies(lines, self._known))
+        await self._options.turns.drive(emptied(lines))
         await self._options.turns.drive(self._know(proxies))
         return proxies
 
@@ -159,7 +162,8 @@ class LeastUsedStrategy:
             if not number % _LOOKED_AT:
                 yield
         gone = set()
-        for number, proxy_id in enumerate(list(self._known)):
+        former = self._known
+        for number, proxy_id in enumerate(list(former)):
             if proxy_id not in listed:
                 gone.add(proxy_id)
             if not number % _LOOKED_AT:
@@ -168,6 +172,7 @@ class LeastUsedStrategy:
         self._gathered.withdraw(gone)
         self._ejected = {proxy_id for proxy_id in self._ejected if proxy_id in listed}
         self._foreign.clear()
+        yield from emptied(former)
 
     @property
     def _pool(self) -> SharedPool:
@@ -300,11 +305,14 @@ def _lines(proxies: Sequence[Proxy]) -> Steps[dict[str, str]]:
     return lines
 
 
-def _proxies(lines: Mapping[str, str]) -> Steps[list[Proxy]]:
+def _proxies(lines: Mapping[str, str], known: Mapping[str, Proxy]) -> Steps[list[Proxy]]:
     proxies = []
     for number, (proxy_id, line) in enumerate(lines.items()):
+        proxy = known.get(proxy_id)
         try:
-            proxies.append(Proxy.from_line(line, id=proxy_id))
+            if proxy is None or proxy.to_line() != line:
+                proxy = Proxy.from_line(line, id=proxy_id)
+            proxies.append(proxy)
         except ValueError as error:
             logger.warning("Pool member %s is left out: %s", proxy_id, error)
         if not number % _READ:

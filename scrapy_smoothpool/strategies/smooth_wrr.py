@@ -280,8 +280,9 @@ class SmoothWeightedRoundRobin:
         is when their turn comes) begin disabled.
         """
         wanted = _checked(weights)
+        yield
         names = list(self._slots)
-        gone, changed, done = [], False, 0
+        gone, changed, done = list[str](), False, 0
         for name in names:
             done += 1
             if name in self._slots and name not in wanted:
@@ -294,7 +295,12 @@ class SmoothWeightedRoundRobin:
                 done = 0
                 yield from self._between_steps()
         gone.reverse()
-        new = [name for name in wanted if name not in self._slots]
+        new = []
+        for number, name in enumerate(wanted):
+            if name not in self._slots:
+                new.append(name)
+            if not number % (16 * _UNITS):
+                yield from self._between_steps()
         eligible = False
         for number, name in enumerate(new):
             self.add(name, wanted[name])
@@ -311,7 +317,9 @@ class SmoothWeightedRoundRobin:
             if not len(gone) % _UNITS:
                 yield from self._between_steps()
         if changed:
-            for number, name in enumerate(list(self._slots)):
+            names.clear()
+            names += self._slots
+            for number, name in enumerate(names):
                 if name in self._slots:
                     self._clamp_one(self._slots[name])
                 if not number % (4 * _UNITS):
