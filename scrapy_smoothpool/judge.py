@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Collection, Container, Sequence
 from typing import NamedTuple, Protocol
 
 from .outcome import Outcome
+from .turns import Steps
 
 
 class Evidence(NamedTuple):
@@ -107,8 +108,8 @@ class Judge(Protocol):
     def remove(self, proxy_id: str) -> None:
         """Forget one that left the list."""
 
-    def settled(self, members: Container[str]) -> None:
-        """Note that a new list is in force whole, and forget whoever else was known."""
+    def settled(self, members: Container[str]) -> Steps[None]:
+        """Note that a new list is in force whole, and forget whoever else was known; in steps."""
 
     def probe(
         self, exclude: Collection[str], site: str, *, may: bool = True

@@ -22,6 +22,7 @@ from .judge import Evidence, Report, Return, Standing
 from .outcome import Outcome
 from .panic import Panic
 from .strategies.base import Strategy
+from .turns import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -146,8 +147,9 @@ class LocalJudge:
             if proxy_id in scope.health:
                 scope.health.remove(proxy_id)
 
-    def settled(self, members: Container[str]) -> None:
+    def settled(self, members: Container[str]) -> Steps[None]:
         """Let one in if the list has shrunk to proxies that are all out."""
+        yield
         # Candidates may all be out: whether one works is not known before its check.
         if not self._admission and (last := self.health.unwedge()) is not None:
             self._returning.append(self._return(self._whole, last))

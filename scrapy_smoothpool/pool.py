@@ -334,8 +334,7 @@ class Pool:
                 done += 1
             if not number % _LOOKED_AT or not (done + 1) % _TAKEN_IN:
                 yield
-        yield
-        self.judge.settled(self._members)
+        yield from self.judge.settled(self._members)
 
     async def acquire(self, tried: Sequence[str] = (), site: str = "") -> Assignment | None:
         """Pick a proxy for a request, None when there is none for it now.

@@ -39,6 +39,7 @@ from .store.verdicts import (
     Probes,
     VerdictStore,
 )
+from .turns import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ FAREWELL = 1.0
 """Seconds in which the last outcomes must be delivered."""
 HASTE = 0.1
 """The same when Redis did not answer before."""
+_LOOKED_AT = 1_024
+"""Members merely looked at in one step."""
 
 
 def health_rules(
@@ -186,10 +189,15 @@ class SharedJudge:
         await self._deliver()
         with suppress(StoreError):
             found = await self._store.out()
-            for back in self._out.keys() - found.keys():
-                del self._out[back]
-            for name, member in found.items():
+            for number, back in enumerate(list(self._out)):
+                if back not in found:
+                    self._out.pop(back, None)
+                if not number % _LOOKED_AT:
+                    await asyncio.sleep(0)
+            for number, (name, member) in enumerate(found.items()):
                 self._heard(name, member.reason)
+                if not number % _LOOKED_AT:
+                    await asyncio.sleep(0)
             self._out_count = len(found)
 
     def add(self, proxy_id: str, *, eligible: bool) -> None:
@@ -205,14 +213,17 @@ class SharedJudge:
         """Forget one that left the list; the rest of it when the list is settled."""
         self._eligible.discard(proxy_id)
 
-    def settled(self, members: Container[str]) -> None:
-        """Forget what was known of others than the *members*."""
+    def settled(self, members: Container[str]) -> Steps[None]:
+        """Forget, in steps, what was known of others than the *members*."""
         self._total = 0
         self._unusable.clear()
         known: dict[str, int] | dict[str, _Out]
         for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
-            for gone in [name for name in known if name not in members]:
-                del known[gone]
+            for number, name in enumerate(list(known)):
+                if name not in members:
+                    known.pop(name, None)
+                if not number % _LOOKED_AT:
+                    yield
 
     # Before a request
 
