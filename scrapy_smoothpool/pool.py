@@ -24,7 +24,7 @@ from .outcome import Outcome
 from .proxy import Proxy
 from .rests import Rests
 from .strategies.base import Strategy, WeightView
-from .turns import Steps, Stopped, Turns, emptied
+from .turns import Steps, Stopped, Turns, at_once, emptied
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,13 @@ class Pool:
             for proxy_id in introduced:
                 self._forget(proxy_id)
             raise
-        await drive(self._apply(listed))
+        try:
+            await drive(self._apply(listed))
+        except Stopped:
+            raise
+        except BaseException:  # cancelled: but this list is in force
+            at_once(self._apply(listed))
+            raise
 
     def _difference(
         self, proxies: Sequence[Proxy]
