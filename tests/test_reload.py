@@ -303,6 +303,33 @@ async def test_a_pool_that_is_not_open_is_not_reloaded():
         await made.pool.reload(proxies(0, 4))
 
 
+@pytest.mark.parametrize("during", [False, True])
+def test_a_site_that_begins_with_a_long_list_has_that_list(monkeypatch, during):
+    monkeypatch.setattr(in_process, "_AT_ONCE", 0)
+
+    @in_loop
+    async def check():
+        made = Made("smooth_wrr by site", proxies(0, 300), "")
+        await made.pool.open()
+        await made.picked("")
+        made.strategy.eject(proxy(7).id)  # everywhere
+        made.strategy.eject(proxy(8).id, "")  # where there is no site
+        task = asyncio.create_task(made.pool.reload(proxies(5, 400)))
+        if during:
+            await made.pauses(5)
+        else:
+            await task
+        first = {await made.picked(site) for site in ("a.test", "b.test", "c.test")}
+        assert len(first) == 3
+        await task
+        for site in ("a.test", "b.test"):
+            found = {await made.picked(site) for _ in range(900)}
+            assert found == ids(proxies(5, 400)) - {proxy(7).id}
+        await made.pool.close()
+
+    check()
+
+
 # What is read.
 
 

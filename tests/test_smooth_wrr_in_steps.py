@@ -94,6 +94,28 @@ def test_newcomers_may_begin_disabled():
     assert {wrr.select() for _ in range(6)} == {"a", "c"}
 
 
+@settings(deadline=None)
+@given(WEIGHTS, st.integers(0, 2**32))
+def test_a_copy_goes_on_alike_and_alone(weights, seed):
+    wrr = used(weights, random.Random(seed), 60)
+    before, copy = wrr.snapshot(), wrr.copy()
+    assert list(copy.snapshot().items()) == list(before.items())
+    twin = wrr.copy()
+    picks = []
+    for number in range(80):
+        picks.append(copy.select())
+        if picks[-1] is not None:
+            copy.penalize(picks[-1], 1)
+        copy.add(f"new{number}", number)
+        copy.remove(f"new{number}")
+    assert wrr.snapshot() == before
+    for name in picks:
+        assert twin.select() == name
+        if name is not None:
+            twin.penalize(name, 1)
+    assert twin.snapshot() == copy.snapshot()
+
+
 @pytest.mark.parametrize("failing", [False, True])
 def test_list_after_list_forever_leaves_nothing_behind(failing):
     wrr = SmoothWeightedRoundRobin({f"p{n}": 1000 for n in range(300)})

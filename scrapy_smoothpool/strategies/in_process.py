@@ -32,6 +32,8 @@ class _Sequence(NamedTuple):
 
 _AT_ONCE = 1_000
 """Members, of both lists together, whose difference is applied in one step."""
+_FURTHER = 100
+"""By how many picks the sequences of several sites are apart, at most, with such a list."""
 _LOOKED_AT = 2_048
 """Members that are merely looked at in one step."""
 
@@ -62,6 +64,7 @@ class SmoothWRRStrategy:
         self._out: set[str] = set()
         # By site; "" is the sequence of all sites, or of requests without one.
         self._sequences: dict[str, _Sequence] = {"": _Sequence(SmoothWeightedRoundRobin({}), set())}
+        self._reloading = False
         self._begun = 0  # sites that ever had a sequence
 
     @classmethod
@@ -120,6 +123,7 @@ class SmoothWRRStrategy:
         # neither in it nor in a sequence any more goes nowhere.
         former = self._weights
         self._proxies, self._weights, self._scale = tuple(proxies), weights, scale
+        self._reloading = True
         yield
         for site, sequence in list(self._sequences.items()):
             selector = sequence.selector
@@ -133,12 +137,14 @@ class SmoothWRRStrategy:
                 for name in self._out:
                     if name in scaled:
                         sequence.selector.disable(name)
+                sequence.selector.settle()
                 self._sequences[site] = sequence
                 yield
             else:
                 yield from selector.update_in_steps(scaled, _Either(self._out, sequence.out))
             sequence.out.intersection_update(scaled)
             yield
+        self._reloading = False
         self._out.intersection_update(weights)
         yield from emptied(former, scaled)
 
@@ -148,14 +154,27 @@ class SmoothWRRStrategy:
         return sequence.selector.select(exclude)
 
     def _begin(self, site: str) -> _Sequence:
-        names = list(self._weights)
         # Each site begins one further on, or all first pages would go by the same proxy.
-        start = self._begun % len(names) if names else 0
-        self._begun += 1
+        begun, self._begun = self._begun, self._begun + 1
+        if len(self._weights) > _AT_ONCE and not self._reloading:
+            return self._begin_as_copy(site, begun)
+        names = list(self._weights)
+        start = begun % len(names) if names else 0
         order = names[start:] + names[:start]
         selector = SmoothWeightedRoundRobin({n: self._weights[n] * self._scale for n in order})
         for name in self._out:
             selector.disable(name)
+        sequence = self._sequences[site] = _Sequence(selector, set())
+        return sequence
+
+    def _begin_as_copy(self, site: str, begun: int) -> _Sequence:
+        """Copy the sequence of all sites, since building one over a long list takes long."""
+        whole = self._sequences[""]
+        selector = whole.selector.copy()
+        for name in whole.out - self._out:  # out there alone
+            selector.enable(name)
+        for _ in range(begun % _FURTHER):
+            selector.select()
         sequence = self._sequences[site] = _Sequence(selector, set())
         return sequence
 

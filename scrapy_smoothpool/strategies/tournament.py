@@ -57,6 +57,13 @@ class Lines:
         self.start = [0] * self.capacity
         self.slope = [0] * self.capacity
 
+    def copy(self, rank: list[int]) -> Lines:
+        """Return the same lines with a copy of the ranks."""
+        other = Lines.__new__(Lines)
+        other.capacity, other.rank = self.capacity, rank
+        other.start, other.slope = self.start.copy(), self.slope.copy()
+        return other
+
     def grow(self) -> None:
         """Make room for twice as many; who is seated stays there."""
         self.start += [0] * self.capacity
@@ -116,6 +123,14 @@ class KineticTournament:
             while width <= old:
                 nodes[2 * width : 3 * width] = before[width : 2 * width]
                 width *= 2
+
+    def copy(self, lines: Lines) -> KineticTournament:
+        """Return the same tournament over a copy of the lines. No match is played for it."""
+        other = KineticTournament.__new__(type(self))
+        other._lines, other._seats = lines, self._seats
+        other._winner, other._due = self._winner.copy(), self._due.copy()
+        other._changed = self._changed.copy()
+        return other
 
     def drop(self, seat: int) -> None:
         """Vacate `seat`."""
