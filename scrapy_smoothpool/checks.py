@@ -143,18 +143,22 @@ def check_logins(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
             ) from None
 
 
-def check_handlers(settings: BaseSettings, proxies: Iterable[Proxy]) -> None:
-    """Refuse proxies that the active download handlers cannot speak to."""
+def check_handlers(settings: BaseSettings, proxies: Iterable[Proxy], *, warn: bool = True) -> None:
+    """Refuse proxies that the active download handlers cannot speak to.
+
+    :param warn: say of handlers that are not known that they are not.
+    """
     proxies = list(proxies)
     for target, handler in _handlers(settings):
         known = next((c.__name__ for c in handler.__mro__ if c.__name__ in _CAPABILITIES), None)
         if known is None:
-            logger.warning(
-                "DOWNLOAD_HANDLERS uses %s for %s, of which it is not known whether it honours "
-                'meta["proxy"]; make sure that it does, or requests go out directly',
-                handler.__name__,
-                target,
-            )
+            if warn:
+                logger.warning(
+                    "DOWNLOAD_HANDLERS uses %s for %s, of which it is not known whether it "
+                    'honours meta["proxy"]; make sure that it does, or requests go out directly',
+                    handler.__name__,
+                    target,
+                )
             continue
         spoken = _CAPABILITIES[known][target]
         for proxy in proxies:

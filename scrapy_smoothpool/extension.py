@@ -8,6 +8,7 @@ signals swallow errors and cannot await Redis. Signals only tell others.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import secrets
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import signals as scrapy_signals
 from scrapy.exceptions import CloseSpider, NotConfigured
+from scrapy.utils.asyncio import is_asyncio_available, sleep
 from scrapy.utils.defer import deferred_from_coro
 
 from . import checks, signals, sources
@@ -38,9 +40,10 @@ from .shared_judge import SharedJudge, health_rules
 from .stats import Stats
 from .strategies.base import Strategy, StrategyOptions
 from .strategies.registry import find_strategy
+from .turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -87,6 +90,8 @@ class SmoothPoolExtension:
         self.stats = Stats(crawler.stats)
         self.policy = build_policy(settings.outcome_policy, crawler)
         self._checker: Checker | None = None
+        self._handlers_checked = False
+        self._turns = Turns(sleep, _aside)
         self.admission: Admission | None = None
         self.classifier = Classifier(self.policy, self.stats)
         self.pool = self._build_pool()
@@ -145,6 +150,7 @@ class SmoothPoolExtension:
                 penalty=own.penalty,
                 weight_scale=own.weight_scale,
                 admission=bool(own.admission),
+                turns=self._turns,
             )
         )
         if own.scope is Scope.SITE and not strategy.by_site:
@@ -186,7 +192,14 @@ class SmoothPoolExtension:
         if proxies is not None:
             strategy.check(proxies)
         strategy.reach()
-        return Pool(own.pool, strategy, self._build_judge(strategy), proxies, accept=self._accept)
+        return Pool(
+            own.pool,
+            strategy,
+            self._build_judge(strategy),
+            proxies,
+            accept=self._accept,
+            turns=self._turns,
+        )
 
     def _build_judge(self, strategy: Strategy) -> Judge:
         own = self.settings
@@ -234,7 +247,9 @@ class SmoothPoolExtension:
 
     def _accept(self, proxies: Sequence[Proxy]) -> None:
         checks.check_logins(self.crawler.settings, proxies)
-        checks.check_handlers(self.crawler.settings, proxies)
+        # A long list comes in pieces.
+        checks.check_handlers(self.crawler.settings, proxies, warn=not self._handlers_checked)
+        self._handlers_checked = True
         closing = next((proxy.id for proxy in proxies if proxy.close), None)
         if closing is not None:
             checks.check_closing(self.crawler.settings, f"close=yes of {closing}")
@@ -447,6 +462,15 @@ class SmoothPoolExtension:
 
 def _on(site: str) -> str:
     return f" on {site}" if site else ""
+
+
+async def _aside(function: Callable[[], Any]) -> Any:
+    """Call a function in a thread, on whatever loop there is."""
+    if is_asyncio_available():
+        return await asyncio.to_thread(function)
+    from twisted.internet.threads import deferToThread
+
+    return await deferToThread(function)
 
 
 def _jitter() -> float:

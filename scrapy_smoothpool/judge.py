@@ -8,10 +8,11 @@ share its verdicts (``shared_judge.py``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Container, Sequence
 from typing import NamedTuple, Protocol
 
 from .outcome import Outcome
+from .turns import Steps
 
 
 class Evidence(NamedTuple):
@@ -102,11 +103,17 @@ class Judge(Protocol):
     async def open(self) -> None:
         """Learn what is known already; called once, when the list is in place."""
 
-    def set_members(self, eligible: Mapping[str, bool]) -> None:
-        """Take the list, id → whether it takes part when healthy. Who left is forgotten."""
-
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more."""
+
+    def set_eligible(self, proxy_id: str, eligible: bool) -> None:
+        """Note whether a member takes part when healthy, which drained ones do not."""
+
+    def remove(self, proxy_id: str) -> None:
+        """Forget one that left the list."""
+
+    def settled(self, members: Container[str]) -> Steps[None]:
+        """Note that a new list is in force whole, and forget whoever else was known; in steps."""
 
     def probe(
         self, exclude: Collection[str], site: str, *, may: bool = True

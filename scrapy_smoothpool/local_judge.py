@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from .judge import NOTHING, Evidence, Report, Return, Standing
 from .outcome import Outcome
 from .panic import Panic
 from .strategies.base import Strategy
+from .turns import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -131,29 +132,30 @@ class LocalJudge:
     async def open(self) -> None:
         """Know nothing beforehand."""
 
-    def set_members(self, eligible: Mapping[str, bool]) -> None:
-        """Take the list; who stays keeps its health."""
-        for gone in [name for name in self.health if name not in eligible]:
-            self.health.remove(gone)
-            for scope in self._sites.values():
-                if gone in scope.health:
-                    scope.health.remove(gone)
-        for proxy_id, takes_part in eligible.items():
-            if proxy_id not in self.health:
-                self.add(proxy_id, eligible=takes_part)
-            else:
-                for scope in (self._whole, *self._sites.values()):
-                    if proxy_id in scope.health:
-                        scope.health.set_eligible(proxy_id, takes_part)
-        # Candidates may all be out: whether one works is not known before its check.
-        if not self._admission and (last := self.health.unwedge()) is not None:
-            self._returning.append(self._return(self._whole, last))
-
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more, as a candidate if there is admission."""
         self.health.add(proxy_id, eligible=eligible, candidate=self._admission)
         if self._admission:
             self._strategy.eject(proxy_id)
+
+    def set_eligible(self, proxy_id: str, eligible: bool) -> None:
+        """Note whether a member takes part when healthy."""
+        for scope in (self._whole, *self._sites.values()):
+            if proxy_id in scope.health:
+                scope.health.set_eligible(proxy_id, eligible)
+
+    def remove(self, proxy_id: str) -> None:
+        """Forget one that left the list."""
+        for scope in (self._whole, *self._sites.values()):
+            if proxy_id in scope.health:
+                scope.health.remove(proxy_id)
+
+    def settled(self, members: Container[str]) -> Steps[None]:
+        """Let one in if the list has shrunk to proxies that are all out."""
+        yield
+        # Candidates may all be out: whether one works is not known before its check.
+        if not self._admission and (last := self.health.unwedge()) is not None:
+            self._returning.append(self._return(self._whole, last))
 
     def _scope(self, site: str) -> _Scope:
         if not self.by_site:

@@ -46,6 +46,15 @@ def penalty(rule: PenaltyRule, *, weight: int, max_fails: int, consecutive: int)
     return 0
 
 
+def kept_scale(present: int, wanted: int) -> int:
+    """Return *present* while it is more than half and less than twice what is *wanted*.
+
+    A reload that changes a few proxies then leaves the weights of all others alone. What the
+    factor does depends on its size, not on its digits: penalties last half as long at worst.
+    """
+    return present if wanted < 2 * present and present < 2 * wanted else wanted
+
+
 def auto_scale(weights: Iterable[int], max_fails: int) -> int:
     """Return the factor that makes penalties last: ``ceil(10 × max_fails × n / mean weight)``.
 

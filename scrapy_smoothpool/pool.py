@@ -8,13 +8,15 @@ of Scrapy.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from . import sources
 from .comparison import Comparison
 from .exceptions import PoolNotReady, SettingsError
 from .judge import NOTHING, Evidence, Judge, Report
@@ -22,13 +24,21 @@ from .outcome import Outcome
 from .proxy import Proxy
 from .rests import Rests
 from .strategies.base import Strategy, WeightView
+from .turns import Steps, Stopped, Turns, at_once, emptied
 
 logger = logging.getLogger(__name__)
 
 _FOREIGN_TRIES = 20
 _TICKET_SITES = 1_000
 """Sites for which picks are kept; the first go."""
-_PRUNE_INTERVAL = 1.0  # seconds between two readings of the whole shared list
+_PRUNE_INTERVAL = 1.0  # seconds between two readings of the whole shared list, and
+_PRUNE_SHARE = 10  # times as long as one takes
+_BEHIND_ANOTHER = 0.02  # seconds between two looks whether the reload before has ended
+_LOOKED_AT = 512
+"""Proxies merely looked at in one step."""
+_TAKEN_IN = 64
+"""Proxies taken in or forgotten in one step."""
+_THE_LIST, _THE_FILE = "the new list", "the new list's file"
 
 
 class Assignment(NamedTuple):
@@ -95,6 +105,7 @@ class Pool:
     :param accept: called with proxies that this worker did not list itself;
         raises :exc:`~scrapy_smoothpool.exceptions.SettingsError` for one that it
         cannot use.
+    :param turns: does what takes long over a long list; the strategy should have the same.
     """
 
     def __init__(
@@ -105,6 +116,7 @@ class Pool:
         proxies: Sequence[Proxy] | None,
         accept: Callable[[Sequence[Proxy]], object] = lambda proxies: None,
         clock: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self.name = name
         self.strategy = strategy
@@ -121,6 +133,9 @@ class Pool:
         self._tickets: dict[str, deque[Assignment]] = {}
         self._clock = clock
         self._next_prune = 0.0
+        self._turns = turns or Turns()
+        # Who reloads now, and who waits to, in this order.
+        self._reloads: deque[object] = deque()
         self._comparison = Comparison(clock)
         self._rests = Rests(clock)
 
@@ -142,8 +157,8 @@ class Pool:
         try:
             proxies = await self.strategy.open(self._list or ())
             if self._list is None:
-                self._accept(proxies)
-            self._apply(proxies)
+                await self._turns.drive(self._accepted(proxies))
+            await self._turns.drive(self._apply(proxies))
             await self.judge.open()
         except BaseException:
             self.state = State.FAILED
@@ -151,36 +166,192 @@ class Pool:
         self.state = State.OPEN
 
     async def close(self) -> None:
-        """End the pool; nothing is assigned afterwards."""
+        """End the pool; nothing is assigned afterwards, and reloads break off."""
         self.state = State.CLOSED
+        self._turns.stop()
         await self.judge.close()
         await self.strategy.close()
 
     async def reload(self, proxies: Sequence[Proxy]) -> None:
         """Replace the list by difference: who stays keeps counts, health and place.
 
+        Requests go on meanwhile, and a long list is worked through in steps, between which they
+        have their turns; each proxy is then as the old list has it or as the new one does.
+        Reloads that are wanted at the same time follow one another.
+
         Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`, and keeps the
-        old list, for one that could not have been started with.
+        old list, for one that could not have been started with;
+        :exc:`~scrapy_smoothpool.exceptions.StoreError`, and keeps it, too, when Redis cannot
+        take the new one; :exc:`~scrapy_smoothpool.exceptions.PoolNotReady` when the pool is not
+        open or closes meanwhile.
         """
+
+        async def given() -> Sequence[Proxy]:
+            return proxies
+
+        await self._in_order(given)
+
+    async def reload_list(self, value: object) -> None:
+        """Read what ``SMOOTHPOOL_PROXIES`` takes (a list, a dict, a text) and :meth:`reload` it.
+
+        Raises what :meth:`reload` raises, and
+        :exc:`~scrapy_smoothpool.exceptions.ProxyListError` for lines that cannot be read.
+        """
+
+        async def read() -> Sequence[Proxy]:
+            return await self._turns.drive(sources.read_setting(value, _THE_LIST))
+
+        await self._in_order(read, ours=True)
+
+    async def reload_file(self, path: object) -> None:
+        """Read a file such as ``SMOOTHPOOL_PROXIES_FILE`` names and :meth:`reload` it.
+
+        It is read in a thread. Raises what :meth:`reload_list` raises.
+        """
+
+        async def read() -> Sequence[Proxy]:
+            text = await self._turns.aside(lambda: sources.file_text(path, _THE_FILE))
+            return await self._turns.drive(sources.read_text(path, text, _THE_FILE))
+
+        await self._in_order(read, ours=True)
+
+    async def _in_order(
+        self, read: Callable[[], Awaitable[Sequence[Proxy]]], *, ours: bool = False
+    ) -> None:
+        place = object()
+        self._reloads.append(place)
+        try:
+            while self._reloads[0] is not place:
+                await self._turns.pause(_BEHIND_ANOTHER)
+            if self.state is State.OPEN:
+                proxies = await read()
+                await self._reload(proxies)
+                if ours and isinstance(proxies, list):
+                    await self._turns.drive(emptied(proxies))
+        except Stopped:
+            pass
+        except Exception:
+            # Redis fails a call under way when its connection is closed.
+            if self.state is not State.CLOSED:
+                raise
+        finally:
+            self._reloads.remove(place)
+        if self.state is not State.OPEN:
+            raise PoolNotReady(f"pool {self.name!r} is {self.state}, its list is not reloaded")
+
+    async def _reload(self, proxies: Sequence[Proxy]) -> None:
         if not proxies:
             raise SettingsError(f"the new list of pool {self.name!r} is empty; the old one stays")
-        self._accept(proxies)
+        drive = self._turns.drive
+        new, changed, proxies = await drive(self._difference(proxies))
+        await drive(self._accepted([*new, *changed]))
         self.strategy.check(proxies)
         self.judge.expect(len(proxies))
-        self._apply(await self.strategy.reload(proxies))
+        # Known before they can be picked; who leaves is forgotten when they no longer can.
+        introduced: list[str] = []
+        try:
+            await drive(self._introduce(new, introduced))
+            listed = await self.strategy.reload(proxies)
+        except BaseException:
+            for proxy_id in introduced:
+                self._forget(proxy_id)
+            raise
+        try:
+            await drive(self._apply(listed))
+        except Stopped:
+            raise
+        except BaseException:  # cancelled: but this list is in force
+            at_once(self._apply(listed))
+            raise
 
-    def _apply(self, proxies: Sequence[Proxy]) -> None:
-        listed = {proxy.id: proxy for proxy in proxies}
-        for gone in self._members.keys() - listed.keys():
-            del self._members[gone]
-        self.closing = {proxy.id for proxy in proxies if proxy.close}
-        for proxy_id, proxy in listed.items():
+    def _difference(
+        self, proxies: Sequence[Proxy]
+    ) -> Steps[tuple[list[Proxy], list[Proxy], list[Proxy]]]:
+        """Return who is new, who is not as before, and the list, the others as known already.
+
+        Refuses what no list may have.
+        """
+        seen: set[str] = set()
+        new, changed, listed, usable = [], [], [], False
+        for proxy in proxies:
+            proxy_id = proxy.id
+            if proxy_id in seen:
+                raise SettingsError(
+                    f"several proxies of the new list share the id {proxy_id}; the old list "
+                    "stays; give each a name= of its own"
+                )
+            seen.add(proxy_id)
+            usable = usable or proxy.weight > 0
             member = self._members.get(proxy_id)
             if member is None:
-                self._members[proxy_id] = _Member(proxy, proxy.url)
+                new.append(proxy)
+            elif member.proxy != proxy:
+                changed.append(proxy)
             else:
+                proxy = member.proxy
+            listed.append(proxy)
+            if not len(seen) % _LOOKED_AT:
+                yield
+        if not usable:
+            raise SettingsError(
+                f"every proxy of the new list of pool {self.name!r} has weight 0, which is "
+                "drained; the old list stays; accepted: a weight of at least 1 for one of them"
+            )
+        yield from emptied(seen)
+        return new, changed, listed
+
+    def _accepted(self, proxies: Sequence[Proxy]) -> Steps[None]:
+        for start in range(0, max(1, len(proxies)), _LOOKED_AT):
+            self._accept(proxies[start : start + _LOOKED_AT])
+            yield
+
+    def _introduce(self, proxies: Sequence[Proxy], introduced: list[str]) -> Steps[None]:
+        for number, proxy in enumerate(proxies):
+            if proxy.id not in self._members:
+                self._take_in(proxy)
+                introduced.append(proxy.id)
+            if not number % _TAKEN_IN:
+                yield
+
+    def _take_in(self, proxy: Proxy) -> None:
+        self._members[proxy.id] = _Member(proxy, proxy.url)
+        if proxy.close:
+            self.closing.add(proxy.id)
+        self.judge.add(proxy.id, eligible=proxy.weight > 0)
+
+    def _forget(self, proxy_id: str) -> None:
+        self.closing.discard(proxy_id)
+        if self._members.pop(proxy_id, None) is not None:
+            self.judge.remove(proxy_id)
+
+    def _apply(self, proxies: Sequence[Proxy]) -> Steps[None]:
+        """Let exactly these be the members."""
+        listed: set[str] = set()
+        for number, proxy in enumerate(proxies):
+            listed.add(proxy.id)
+            member = self._members.get(proxy.id)
+            if member is None:
+                self._take_in(proxy)
+            elif member.proxy is not proxy and member.proxy != proxy:
+                if (member.proxy.weight > 0) is not (proxy.weight > 0):
+                    self.judge.set_eligible(proxy.id, proxy.weight > 0)
                 member.proxy, member.url = proxy, proxy.url
-        self.judge.set_members({proxy.id: proxy.weight > 0 for proxy in listed.values()})
+                (self.closing.add if proxy.close else self.closing.discard)(proxy.id)
+            if not number % _TAKEN_IN:
+                yield
+        yield from self._keep(listed)
+        yield from emptied(listed)
+
+    def _keep(self, listed: Container[str]) -> Steps[None]:
+        """Forget whoever is not listed; nobody new is taken in."""
+        done = 0
+        for number, proxy_id in enumerate(list(self._members)):
+            if proxy_id not in listed:
+                self._forget(proxy_id)
+                done += 1
+            if not number % _LOOKED_AT or not (done + 1) % _TAKEN_IN:
+                yield
+        yield from self.judge.settled(self._members)
 
     async def acquire(self, tried: Sequence[str] = (), site: str = "") -> Assignment | None:
         """Pick a proxy for a request, None when there is none for it now.
@@ -303,10 +474,7 @@ class Pool:
                 logger.warning("Pool member %s is skipped by this worker: %s", proxy_id, error)
                 self.strategy.eject(proxy_id)
                 return False
-            self._members[proxy_id] = _Member(proxy, proxy.url)
-            if proxy.close:
-                self.closing.add(proxy_id)
-            self.judge.add(proxy_id, eligible=proxy.weight > 0)
+            self._take_in(proxy)
         # A stranger means that the list was replaced: those that left must not count any more.
         if self._clock() >= self._next_prune:
             await self._prune()
@@ -314,9 +482,15 @@ class Pool:
 
     async def _prune(self) -> None:
         """Forget proxies that left the shared pool; nobody new is taken in unseen."""
-        self._next_prune = self._clock() + _PRUNE_INTERVAL
-        listed = {proxy.id for proxy in await self.strategy.members()}
-        self._apply([m.proxy for proxy_id, m in self._members.items() if proxy_id in listed])
+        self._next_prune = math.inf  # one at a time
+        begun = self._clock()
+        try:
+            listed = {proxy.id for proxy in await self.strategy.members()}
+            if not self._reloads:  # which sees to that itself
+                await self._turns.drive(self._keep(listed))
+        finally:
+            took = self._clock() - begun
+            self._next_prune = self._clock() + max(_PRUNE_INTERVAL, _PRUNE_SHARE * took)
 
     def _ticket(self, exclude: Collection[str], sequence: str) -> Assignment | None:
         tickets = self._tickets.get(sequence)

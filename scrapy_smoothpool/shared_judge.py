@@ -21,7 +21,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from .store.verdicts import (
     Probes,
     VerdictStore,
 )
+from .turns import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ FAREWELL = 1.0
 """Seconds in which the last outcomes must be delivered."""
 HASTE = 0.1
 """The same when Redis did not answer before."""
+_LOOKED_AT = 1_024
+"""Members merely looked at in one step."""
 
 
 def health_rules(
@@ -191,26 +194,41 @@ class SharedJudge:
         await self._deliver()
         with suppress(StoreError):
             found = await self._store.out()
-            for back in self._out.keys() - found.keys():
-                del self._out[back]
-            for name, member in found.items():
+            for number, back in enumerate(list(self._out)):
+                if back not in found:
+                    self._out.pop(back, None)
+                if not number % _LOOKED_AT:
+                    await asyncio.sleep(0)
+            for number, (name, member) in enumerate(found.items()):
                 self._heard(name, member.reason)
+                if not number % _LOOKED_AT:
+                    await asyncio.sleep(0)
             self._out_count = len(found)
-
-    def set_members(self, eligible: Mapping[str, bool]) -> None:
-        """Take the list; what was known of others is forgotten."""
-        self._eligible = {name for name, takes_part in eligible.items() if takes_part}
-        self._total = 0
-        self._unusable.clear()
-        known: dict[str, int] | dict[str, _Out]
-        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
-            for gone in known.keys() - eligible.keys():
-                del known[gone]
 
     def add(self, proxy_id: str, *, eligible: bool) -> None:
         """Take in one more."""
         if eligible:
             self._eligible.add(proxy_id)
+
+    def set_eligible(self, proxy_id: str, eligible: bool) -> None:
+        """Note whether a member takes part when healthy."""
+        (self._eligible.add if eligible else self._eligible.discard)(proxy_id)
+
+    def remove(self, proxy_id: str) -> None:
+        """Forget one that left the list; the rest of it when the list is settled."""
+        self._eligible.discard(proxy_id)
+
+    def settled(self, members: Container[str]) -> Steps[None]:
+        """Forget, in steps, what was known of others than the *members*."""
+        self._total = 0
+        self._unusable.clear()
+        known: dict[str, int] | dict[str, _Out]
+        for known in (self._put_out, self._own, self._out, self._consecutive, self._probing):
+            for number, name in enumerate(list(known)):
+                if name not in members:
+                    known.pop(name, None)
+                if not number % _LOOKED_AT:
+                    yield
 
     # Before a request
 

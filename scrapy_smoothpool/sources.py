@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .exceptions import ProxyListError, SettingsError
-from .parsing import parse_entries, parse_proxies, parse_weighted
+from .parsing import read_entries, read_proxies, read_weighted
 from .proxy import Proxy
+from .turns import Steps, at_once
 
 _ACCEPTED = (
     'a list of lines such as ["http://user:pass@host:port", "host:port"], '
@@ -38,17 +39,25 @@ def load(proxies: object, path: object) -> list[Proxy] | None:
 
 def from_setting(value: object) -> list[Proxy]:
     """Read the value of ``SMOOTHPOOL_PROXIES``: a list, a dict, or the text of a list."""
-    name = "SMOOTHPOOL_PROXIES"
+    return at_once(read_setting(value))
+
+
+def read_setting(value: object, name: str = "SMOOTHPOOL_PROXIES") -> Steps[list[Proxy]]:
+    """Do what :func:`from_setting` does, in steps.
+
+    :param name: what errors call the value.
+    """
     if isinstance(value, Mapping | Sequence) and not value:
         raise SettingsError(f"{name} is empty; accepted: {_ACCEPTED}")
     try:
         if isinstance(value, Mapping):
-            return parse_weighted(value)
+            return (yield from read_weighted(value))
         if isinstance(value, str):
             weighted = _json_object(value)
-            return parse_proxies(value) if weighted is None else parse_weighted(weighted)
+            read = read_proxies(value) if weighted is None else read_weighted(weighted)
+            return (yield from read)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-            return parse_entries(value)
+            return (yield from read_entries(value))
     except ProxyListError as error:
         raise error.located(name) from None
     raise SettingsError(f"{name} is a {type(value).__name__}; accepted: {_ACCEPTED}")
@@ -68,12 +77,19 @@ def _json_object(text: str) -> dict[str, object] | None:
 
 def from_file(value: object) -> list[Proxy]:
     """Read the file named by ``SMOOTHPOOL_PROXIES_FILE`` (UTF-8, with or without BOM)."""
-    name = "SMOOTHPOOL_PROXIES_FILE"
+    return at_once(read_text(value, file_text(value)))
+
+
+def file_text(value: object, name: str = "SMOOTHPOOL_PROXIES_FILE") -> str:
+    """Return what the file holds. Blocks, as long as reading takes.
+
+    Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`.
+    """
     if not isinstance(value, str | Path) or not str(value).strip():
         raise SettingsError(f"{name} is {value!r}; accepted: the path of a text file")
     path = Path(value).expanduser()
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"{name}: {path} is not UTF-8 (byte {error.start}); save it as UTF-8"
@@ -83,10 +99,20 @@ def from_file(value: object) -> list[Proxy]:
             f"{name}: {path} cannot be read ({error.strerror}); accepted: the path of a text "
             "file with one proxy a line"
         ) from None
+
+
+def read_text(
+    value: object, text: str, name: str = "SMOOTHPOOL_PROXIES_FILE"
+) -> Steps[list[Proxy]]:
+    """Read the proxies of a file, in steps.
+
+    :param value: its path.
+    :param text: what it holds.
+    """
     try:
-        return parse_proxies(text)
+        return (yield from read_proxies(text))
     except ProxyListError as error:
-        raise error.located(f"{name} ({path})") from None
+        raise error.located(f"{name} ({Path(str(value)).expanduser()})") from None
 
 
 def shuffled(proxies: Sequence[Proxy], rng: random.Random) -> list[Proxy]:

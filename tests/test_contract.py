@@ -380,6 +380,17 @@ async def test_the_ejected_stay_out_over_a_reload(opened):
 
 
 @in_loop
+async def test_one_ejected_before_the_reload_that_lists_it_begins_out(opened):
+    strategy = await opened(proxies(3))
+    newcomer = proxies(4)[3].id
+    strategy.eject(newcomer)
+    await strategy.reload(proxies(4))
+    assert newcomer not in await picks(strategy, 30)
+    await value(strategy.restore(newcomer))
+    assert newcomer in await picks(strategy, 300)
+
+
+@in_loop
 async def test_one_removed_while_ejected_and_listed_again_takes_part(opened):
     strategy = await opened(proxies(3))
     first = proxies(1)[0].id

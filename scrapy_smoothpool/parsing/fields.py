@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..proxy import SCHEMES, InvalidProxy, Proxy, canonical_host, check_weight
-from .address import Address, bare_host, is_host, port_number, read_address
-from .line import make_proxy
+from .address import Address, bare_host, is_host, is_port, port_number, read_address
+from .line import make_proxy, quick_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,10 @@ _ROLES = {
 _ROLE_OF = {alias: role for role, aliases in _ROLES.items() for alias in aliases}
 # Long enough that a near miss is a typing error rather than another word.
 _EASILY_MISTYPED = [alias for alias in _ROLE_OF if len(alias) > 3]
+_TEXTS = ("url", "host", "scheme", "username", "password")
+_QUICK = frozenset({*_TEXTS, "port", "weight"})
+_TEXT_OR_NONE = {str, type(None)}
+_HOST = re.compile("[A-Za-z0-9._-]+")
 # 1 equals True and 0 False.
 _TRUE = frozenset({True, "1", "true", "yes", "on"})
 _FALSE = frozenset({False, None, "", "0", "false", "no", "off"})
@@ -88,6 +92,9 @@ def read_record(fields: Mapping[str, object]) -> Proxy:
     :raises ValueError: (as ``InvalidProxy``) if fields are missing, of the wrong
         kind, or contradict each other.
     """
+    quick = _quickly(fields)
+    if quick is not None:
+        return quick
     address = _address(fields)
     scheme = _scheme(fields)
     if scheme is not None:
@@ -109,6 +116,38 @@ def read_record(fields: Mapping[str, object]) -> Proxy:
     if weight is None or isinstance(weight, str):
         return make_proxy(address, tags)
     return make_proxy(address, tags, check_weight(weight))
+
+
+def _quickly(fields: Mapping[str, object]) -> Proxy | None:
+    """Make a proxy of the fields that long lists have; None where there is more to look at."""
+    if not _QUICK.issuperset(fields):
+        return None
+    text, host, scheme, username, password = map(fields.get, _TEXTS)
+    port, own = fields.get("port"), fields.get("weight")
+    if not {type(text), type(host), type(scheme), type(username), type(password)} <= _TEXT_OR_NONE:
+        return None
+    if own is None or own == "":
+        own = 1
+    elif type(own) is str and own.isascii() and own.isdigit() and len(own) < 10:
+        own = int(own)
+    if type(own) is not int or (scheme and scheme not in SCHEMES):
+        return None
+    if text and not (host or port not in (None, "") or username or password):
+        address = quick_address(cast("str", text))
+        if address is None or (scheme and address.scheme not in (None, scheme)):
+            return None
+        own_scheme, host, port, username, password, _ = address
+        scheme = own_scheme or scheme
+    elif text or not host or not _HOST.fullmatch(cast("str", host)):
+        return None
+    else:
+        port = int(port) if type(port) is str and is_port(port) else port
+        if not username and not password:
+            username = password = None
+    try:
+        return Proxy(scheme or "http", host, port, username, password, own)  # type: ignore[arg-type]
+    except InvalidProxy:
+        return None  # the long way knows the better reason
 
 
 def _address(fields: Mapping[str, object]) -> Address:

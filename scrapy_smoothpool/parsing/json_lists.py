@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from ..proxy import InvalidProxy, Proxy
+from ..turns import Steps
 from .fields import by_role, read_record
 from .line import is_blank, read_line
 
@@ -22,14 +23,14 @@ def looks_like_json(text: str) -> bool:
     return _START.match(text) is not None
 
 
-def read_json(text: str, accept: Accept, refuse: Refuse) -> None:
-    """Read every entry; line numbers are those of the entries' first character."""
+def read_json(text: str, accept: Accept, refuse: Refuse) -> Steps[None]:
+    """Read every entry, one a step; line numbers are those of the entries' first character."""
     walker = _Walker(text, refuse)
     if walker.peek() == "[":
         walker.position += 1
-        walker.read_array(accept)
+        yield from walker.read_array(accept)
     else:
-        walker.read_objects(accept)
+        yield from walker.read_objects(accept)
 
 
 def _no_constant(_: str) -> object:
@@ -65,11 +66,12 @@ class _Walker:
         self._counted = self.position
         return self._line
 
-    def read_array(self, accept: Accept) -> None:
+    def read_array(self, accept: Accept) -> Steps[None]:
         if self.peek() == "]":
             self.position += 1
         else:
             while self._entry(accept):
+                yield
                 mark = self.peek()
                 if mark not in (",", "]"):
                     self._stop("JSON ends too early" if not mark else "no JSON: ',' or ']' missing")
@@ -82,10 +84,11 @@ class _Walker:
         if self.peek():
             self._stop("something follows the JSON list")
 
-    def read_objects(self, accept: Accept) -> None:
+    def read_objects(self, accept: Accept) -> Steps[None]:
         while self.peek():
             if not self._entry(accept):
                 return
+            yield
             self.position += 1 if self.peek() == "," else 0
 
     def _stop(self, reason: str) -> None:

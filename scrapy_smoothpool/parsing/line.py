@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
-from ..proxy import InvalidProxy, Proxy, check_weight
+from ..proxy import InvalidProxy, Proxy, check_weight, percent_decoded
 from .address import AS_URL, Address, has_scheme, read_address
 from .columns import SERVER_AT_END, read_columns
 from .server_lines import is_server_line, read_server_line
@@ -21,6 +21,19 @@ _LOGIN = "(?P<u>[A-Za-z][A-Za-z0-9_~=+-]*):(?P<p>(?=[0-9]*[A-Za-z_])[A-Za-z0-9_.
 _SERVER = "(?P<h>[A-Za-z0-9._-]+):(?P<n>[1-9][0-9]{0,4})"
 _BARE = re.compile(f"{_LOGIN}@{_SERVER}")
 _FOUR = re.compile(f"{_SERVER}:{_LOGIN}")
+_COLUMNS = re.compile(
+    f"{_SERVER}(?:{_LOGIN})?".replace(":(?P<n>", "(?P<d>[,;\t])(?P<n>")
+    .replace("(?:(?P<u>", "(?:(?P=d)(?P<u>")
+    .replace(":(?P<p>", "(?P=d)(?P<p>")
+)
+# The same with more around it: other marks in a login, IPv6, a name, a plain comment. What
+# is found faulty here goes the long way, which knows the better reason.
+_USUAL = re.compile(
+    r"(?:(https?|socks5h?|socks4a?)://"
+    r"(?:([A-Za-z0-9_.~=+!$%&*^-]+):([A-Za-z0-9_.~=+!$%&*^-]*)@)?)?"
+    r"(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:]*)\]|([A-Za-z0-9._-]+)):([1-9][0-9]{0,4})"
+    r"(?: weight=([0-9]{1,9}))?(?: name=([A-Za-z0-9_./-]+))?(?: +#[A-Za-z0-9 .,_-]*)?"
+)
 _PLAIN = re.compile(r"[A-Za-z0-9._~=+:@-]+")
 _TAGS = re.compile(r"(?:\s+(?:weight|name|close)=\S*)+$")
 _WEIGHT = re.compile(r"[0-9]{1,10}")
@@ -57,6 +70,8 @@ def read_line(line: str, weight: int | None = None) -> Proxy:
         scheme, username, password, host, port, own = common.groups()
         if weight is None and own is None:
             return Proxy(scheme or "http", host, int(port), username, password)
+        if weight is None and own is not None and len(own) < 10:
+            return Proxy(scheme or "http", host, int(port), username, password, int(own))
         address = Address(scheme, host, int(port), username, password)
         return make_proxy(address, {} if own is None else {"weight": own}, weight)
     login = (_BARE if "@" in line else _FOUR).fullmatch(line)
@@ -64,11 +79,45 @@ def read_line(line: str, weight: int | None = None) -> Proxy:
         share = 1 if weight is None else weight
         parts = login.groupdict()
         return Proxy("http", parts["h"], int(parts["n"]), parts["u"], parts["p"], share)
+    usual = _USUAL.fullmatch(line)
+    if usual is not None:
+        with contextlib.suppress(InvalidProxy):
+            return _make_usual(usual, weight)
+    columns = _COLUMNS.fullmatch(line)
+    if columns is not None:
+        parts, share = columns.groupdict(), 1 if weight is None else weight
+        with contextlib.suppress(InvalidProxy):
+            return Proxy("http", parts["h"], int(parts["n"]), parts["u"], parts["p"], share)
     if _PLAIN.fullmatch(line):
         # Nothing around it, no columns; if it is faulty the long way finds a better reason.
         with contextlib.suppress(InvalidProxy):
             return make_proxy(read_address(line), {}, weight)
     return _read_decorated(stripped(line), weight)
+
+
+def _make_usual(parts: re.Match[str], weight: int | None) -> Proxy:
+    scheme, username, password, ipv6, host, port, own, name = parts.groups()
+    share = int(own) if own is not None else 1 if weight is None else weight
+    if weight is not None and share != weight:
+        raise InvalidProxy("the weight on the line and the one beside it differ")
+    return Proxy(
+        scheme or "http",
+        ipv6 or host,
+        int(port),
+        percent_decoded(username),
+        percent_decoded(password),
+        share,
+        name,
+    )
+
+
+def quick_address(text: str) -> Address | None:
+    """Read an address of the forms that long lists consist of; None for any other."""
+    found = _COMMON.fullmatch(text)
+    if found is None or found[6] is not None:
+        return None
+    scheme, username, password, host, port, _ = found.groups()
+    return Address(scheme, host, int(port), username, password)
 
 
 def _read_decorated(line: str, weight: int | None) -> Proxy:

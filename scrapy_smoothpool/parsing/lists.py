@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..exceptions import ProxyListError
-from ..proxy import InvalidProxy, Proxy, check_weight, tell_apart
+from ..proxy import InvalidProxy, Proxy, check_weight, tell_apart_in_steps
+from ..turns import Steps, at_once, emptied
 from .json_lists import looks_like_json, read_json
 from .line import is_blank, read_line, stripped
 from .tables import Header, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+_LINES = 32
+"""Lines read in one step; each takes some 10 to 50 µs."""
+_LOOKED_AT = 1_024
+"""Proxies that are merely looked at in one step."""
 
 
 def parse_proxies(text: str) -> list[Proxy]:
@@ -26,13 +32,20 @@ def parse_proxies(text: str) -> list[Proxy]:
     :returns: the proxies in list order, exact duplicates merged, ids distinct.
     :raises ProxyListError: naming every bad line, counted from 1, without secrets.
     """
+    return at_once(read_proxies(text))
+
+
+def read_proxies(text: str) -> Steps[list[Proxy]]:
+    """Do what :func:`parse_proxies` does, in steps."""
     collector = _Collector()
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = text.removeprefix("\ufeff")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if looks_like_json(text):
-        read_json(text, collector.accept, collector.refuse)
+        yield from read_json(text, collector.accept, collector.refuse)
     else:
-        _read_lines(text, collector)
-    return collector.finish()
+        yield from _read_lines(text, collector)
+    return (yield from collector.finish())
 
 
 def parse_entries(entries: Sequence[object]) -> list[Proxy]:
@@ -40,10 +53,17 @@ def parse_entries(entries: Sequence[object]) -> list[Proxy]:
 
     :raises ProxyListError: naming every bad entry, without secrets.
     """
+    return at_once(read_entries(entries))
+
+
+def read_entries(entries: Sequence[object]) -> Steps[list[Proxy]]:
+    """Do what :func:`parse_entries` does, in steps."""
     collector = _Collector()
     for number, entry in enumerate(entries, 1):
         _read_entry(collector, number, entry)
-    return collector.finish()
+        if not number % _LINES:
+            yield
+    return (yield from collector.finish())
 
 
 def parse_weighted(weights: Mapping[str, object]) -> list[Proxy]:
@@ -53,6 +73,11 @@ def parse_weighted(weights: Mapping[str, object]) -> list[Proxy]:
         well is refused if it differs.
     :raises ProxyListError: naming every bad entry, without secrets.
     """
+    return at_once(read_weighted(weights))
+
+
+def read_weighted(weights: Mapping[str, object]) -> Steps[list[Proxy]]:
+    """Do what :func:`parse_weighted` does, in steps."""
     collector = _Collector()
     for number, (entry, weight) in enumerate(weights.items(), 1):
         try:
@@ -61,14 +86,27 @@ def parse_weighted(weights: Mapping[str, object]) -> list[Proxy]:
             collector.refuse(number, str(error))
         else:
             _read_entry(collector, number, entry, checked)
-    return collector.finish()
+        if not number % _LINES:
+            yield
+    return (yield from collector.finish())
 
 
-def _read_lines(text: str, collector: _Collector) -> None:
+def _split(text: str) -> Iterator[str]:
+    # As text.split("\n"), but one by one.
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
+def _read_lines(text: str, collector: _Collector) -> Steps[None]:
     header: Header | None = None
     first = True
     # Not str.splitlines(): editors do not count form feeds and the like as lines.
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_split(text), 1):
+        if not number % _LINES:
+            yield
         body = stripped(line)
         if not body or body[0] == "#":
             continue
@@ -124,16 +162,25 @@ class _Collector:
     def refuse(self, number: int, reason: str) -> None:
         self._errors.append((number, reason))
 
-    def finish(self) -> list[Proxy]:
+    def finish(self) -> Steps[list[Proxy]]:
         if not self._errors and not self._found:
             self.refuse(1, "no proxy in it")
-        proxies = tell_apart(proxy for _, proxy in self._found.values())
-        lines = (line for line, _ in self._found.values())
+        lines, found = [], []
+        for number, (line, proxy) in enumerate(self._found.values()):
+            lines.append(line)
+            found.append(proxy)
+            if not number % _LOOKED_AT:
+                yield
+        yield from emptied(self._found)
+        proxies = yield from tell_apart_in_steps(found)
         owners: dict[str, int] = {}
-        for line, proxy in zip(lines, proxies, strict=True):
+        for number, (line, proxy) in enumerate(zip(lines, proxies, strict=True)):
             owner = owners.setdefault(proxy.id, line)
             if owner != line:
                 self.refuse(line, f"the same name or id as line {owner}; names must differ")
+            if not number % _LOOKED_AT:
+                yield
+        yield from emptied(owners, lines)
         if self._errors:
             raise ProxyListError(sorted(self._errors))
         return proxies

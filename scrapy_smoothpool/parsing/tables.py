@@ -15,6 +15,8 @@ class Header:
 
     delimiter: str
     names: tuple[str, ...]
+    roles: tuple[str | None, ...] | None = None
+    """What each column is for; None where a row's own value decides whether it is read."""
 
     def read_row(self, line: str) -> Proxy:
         """Read one row.
@@ -24,7 +26,10 @@ class Header:
         fields = split_fields(line.strip("\ufeff\r\n"), self.delimiter)
         if len(fields) != len(self.names):
             raise InvalidProxy(f"{len(fields)} columns where the header names {len(self.names)}")
-        return read_record(by_role(dict(zip(self.names, fields, strict=True))))
+        if self.roles is None:
+            return read_record(by_role(dict(zip(self.names, fields, strict=True))))
+        pairs = zip(self.roles, fields, strict=True)
+        return read_record({role: value for role, value in pairs if role is not None})
 
 
 def read_header(line: str) -> Header | None:
@@ -51,10 +56,11 @@ def read_header(line: str) -> Header | None:
         return None
     if len(set(names)) != len(names):
         raise InvalidProxy("two columns of the same name")
-    roles = [role for role in map(role_of, names) if role not in (None, "on", "off")]
+    all_roles = tuple(map(role_of, names))
+    roles = [role for role in all_roles if role not in (None, "on", "off")]
     if len(set(roles)) != len(roles):
         raise InvalidProxy("two columns for one thing")
-    return Header(delimiter, names)
+    return Header(delimiter, names, None if {"on", "off"} & set(all_roles) else all_roles)
 
 
 def _is_address_column(name: str) -> bool:

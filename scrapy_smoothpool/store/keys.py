@@ -103,6 +103,19 @@ class Keys:
         return self._key("retired")
 
     @property
+    def retired_out(self) -> str:
+        """Sorted set, those of the former pool who were out, until it is settled."""
+        return self._key("retired:out")
+
+    @property
+    def stirred(self) -> str:
+        """Set, ids whose being in or out has yet to be carried over to the list being published.
+
+        With a TTL; written to while somebody publishes.
+        """
+        return self._key("stirred")
+
+    @property
     def retired_copied(self) -> str:
         """Hash, id → the count that went into the new pool; until it is settled."""
         return self._key("retired:copied")

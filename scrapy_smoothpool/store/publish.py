@@ -3,14 +3,16 @@
 1. *begin*: a list that is live already changes nothing. Otherwise one worker at a
    time gets the turn, as a lease that runs out if it dies; the others wait and then
    mostly find that the list they wanted is live.
-2. *stage*, in steps: the new members beside the live pool, each with its count.
-3. *swap*: two renames. Picks before it fall on the old list, after it on the new.
+2. *stage*, in steps: the new members beside the live pool, each with its count. Then, in steps,
+   who is out is put out there, too; who goes out or comes back meanwhile is noted by the scripts
+   that do that, and put in its place before the swap.
+3. *swap*: renames. Picks before it fall on the old list, after it on the new.
 4. *settle*, in steps: what was picked between 2 and 3 is added to the members still
    listed; the others are parked with their count, in case they return, and their
    health is forgotten.
 
-Members that are out stay out, with their count: who is out is looked up in the very
-script that swaps.
+Members that are out stay out, with their count: the very script that swaps sees to it that
+nobody is left over who was put out or came back since.
 
 A worker that dies before 3 leaves keys with a TTL and the old list. One that dies
 after it leaves the former pool unsettled, which the next publisher of any list,
@@ -32,12 +34,12 @@ from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.store import scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
 
-STEP = 1_000  # members a script call; also what Lua's unpack() can still take
+STEP = 250  # members a script call: 2 to 10 ms for the server, and as much for the worker
 LEASE = 10_000  # ms without a sign of life after which another worker may publish
 STAGING_TTL = 60_000  # ms
 MAX_PARKED = 10_000
@@ -125,7 +127,7 @@ async def _replace(
     # Takes nothing, but mends what the loss of a key left of those that are out.
     await scripts.take_probe(conn, keys, 0, 0, 0, unchecked=candidates)
     returning: list[str] = []
-    for step in steps(list(members.items())):
+    for step in steps(members.items()):
         parked = await scripts.stage_members(
             conn,
             keys,
@@ -139,13 +141,24 @@ async def _replace(
         if parked is None:
             return None
         returning += parked
-    swapped = await scripts.swap_in(conn, keys, token, fingerprint, len(members), STEP)
+    async for page in _pages(conn, "zscan", keys.benched):
+        if page and not await scripts.stir(conn, keys, token, page, lease=LEASE, ttl=STAGING_TTL):
+            return None
+    swapped: scripts.Swapped | int | None = 1
+    while isinstance(swapped, int):
+        swapped = await scripts.swap_in(
+            conn, keys, token, fingerprint, len(members), STEP, LEASE, STAGING_TTL
+        )
     if swapped is None:
         return None
-    former_size, kept, former, let_in = swapped
+    former_size, kept, former, let_in, strays = swapped
     for back in steps(returning):
         await scripts.unpark(conn, keys, back)
     await _settle(conn, keys)
+    if strays:
+        async for page in _pages(conn, "hscan", keys.health):
+            if page:
+                await scripts.forget_strays(conn, keys, page)
     return PublishResult(
         changed=True,
         size=len(members),
@@ -154,6 +167,20 @@ async def _replace(
         removed=max(0, former_size - kept),
         let_in=let_in,
     )
+
+
+async def _pages(conn: RedisConnection, command: str, key: str) -> AsyncIterator[list[str]]:
+    """Yield the names in a sorted set or hash; some may come twice."""
+    cursor = 0
+    while True:
+        cursor, page = await conn.call(
+            lambda client, c=cursor: getattr(client, command)(key, c, count=STEP)  # type: ignore[misc]
+        )
+        names = page if isinstance(page, dict) else [name for name, _ in page]
+        for step in steps([scripts.text(name) for name in names]):
+            yield step
+        if cursor == 0:
+            return
 
 
 async def _settle(conn: RedisConnection, keys: Keys) -> None:
@@ -170,7 +197,7 @@ async def _give_back(conn: RedisConnection, keys: Keys, token: str) -> None:
         await scripts.end_publish(conn, keys, token)
 
 
-def steps(items: Sequence[T]) -> Iterator[list[T]]:
+def steps(items: Iterable[T]) -> Iterator[list[T]]:
     """Yield *items* in lists of up to :data:`STEP`."""
     iterator = iter(items)
     while step := list(islice(iterator, STEP)):

@@ -5,7 +5,7 @@ Plain commands, no scripts; ``COMMANDS`` lists them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy_smoothpool.exceptions import StoreUnavailable
 from scrapy_smoothpool.store.publish import STEP, steps
@@ -13,10 +13,12 @@ from scrapy_smoothpool.store.scripts import text
 from scrapy_smoothpool.store.verdicts import EJECTED, PROBING, UNCHECKED, MemberOut, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
+
+T = TypeVar("T")
 
 #: Function → Redis commands it calls.
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -48,9 +50,9 @@ async def load_members(conn: RedisConnection, keys: Keys) -> dict[str, str]:
     """
     for _ in range(LOAD_TRIES):
         before = await fingerprint(conn, keys)
-        scanned = await _scan(conn, "hscan", keys.members)
+        found = await _scan(conn, "hscan", keys.members, text)
         if before == await fingerprint(conn, keys):
-            return {text(member): text(line) for member, line in scanned.items()}
+            return found
     raise StoreUnavailable(f"pool {keys.pool!r}: its list was replaced again and again")
 
 
@@ -62,11 +64,11 @@ async def counts(
     Those that are out included. No instant's picture: picks go on between the steps.
     """
     if members is None:
-        scanned: dict[Any, Any] = {}
+        found: dict[str, int] = {}
         for key in _looked_through(keys):
-            scanned |= await _scan(conn, "zscan", key)
-        return {text(member): _count(score) for member, score in scanned.items()}
-    found: dict[str, int] = {}
+            found |= await _scan(conn, "zscan", key, _count)
+        return found
+    found = {}
     for step in steps(list(members)):
         for key in _looked_through(keys):
             scores = await conn.call(lambda client, k=key, s=step: client.zmscore(k, s))  # type: ignore[misc]
@@ -91,7 +93,7 @@ async def out(conn: RedisConnection, keys: Keys) -> dict[str, MemberOut]:
     found: dict[str, MemberOut] = {}
     seconds, microseconds = await conn.call(lambda client: client.time())
     now = seconds * 1000 + microseconds // 1000
-    benched = [text(member) for member in await _scan(conn, "zscan", keys.benched)]
+    benched = list(await _scan(conn, "zscan", keys.benched, _count))
     known = await records(conn, keys, benched)
     for step in steps(benched):
         wakes, checks = [
@@ -135,16 +137,20 @@ async def fingerprint(conn: RedisConnection, keys: Keys) -> str | None:
     return None if reply is None else text(reply)
 
 
-async def _scan(conn: RedisConnection, command: str, key: str) -> dict[Any, Any]:
+async def _scan(
+    conn: RedisConnection, command: str, key: str, value: Callable[[Any], T]
+) -> dict[str, T]:
     # Not by rank: picks move members while we read. A scan returns every member
-    # that is there throughout, some of them twice.
-    found: dict[Any, Any] = {}
+    # that is there throughout, some of them twice. Each page is read when it comes,
+    # or the worker's own loop would be held for the whole list.
+    found: dict[str, T] = {}
     cursor = 0
     while True:
         cursor, page = await conn.call(
             lambda client, c=cursor: getattr(client, command)(key, c, count=STEP)  # type: ignore[misc]
         )
-        found.update(page)
+        pairs = page.items() if isinstance(page, dict) else page
+        found.update((text(member), value(it)) for member, it in pairs)
         if cursor == 0:
             return found
 

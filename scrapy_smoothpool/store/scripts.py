@@ -48,6 +48,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "ZADD",
         "ZREM",
         "ZRANGE",
+        "EXISTS",
+        "SADD",
+        "PEXPIRE",
     ),
     "take_probe": (
         "TIME",
@@ -65,8 +68,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "HGET",
         "HSET",
         "HLEN",
+        "EXISTS",
+        "SADD",
+        "PEXPIRE",
     ),
-    "begin_publish": ("GET", "SET", "ZCARD", "HLEN"),
+    "begin_publish": ("GET", "SET", "ZCARD", "HLEN", "UNLINK"),
+    "stir": ("GET", "PEXPIRE", "SADD"),
     "stage_members": ("GET", "SET", "PEXPIRE", "ZMSCORE", "ZRANGE", "ZADD", "HSET", "TIME"),
     "swap_in": (
         "GET",
@@ -77,17 +84,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "UNLINK",
         "RENAME",
         "PERSIST",
+        "PEXPIRE",
         "ZRANGE",
         "ZMSCORE",
         "ZSCORE",
-        "HMGET",
         "HGET",
         "HSET",
-        "HDEL",
+        "SPOP",
+        "SCARD",
         "ZADD",
         "ZREM",
         "TIME",
     ),
+    "forget_strays": ("ZMSCORE", "HDEL"),
     "settle_retired": (
         "ZRANGE",
         "HMGET",
@@ -185,6 +194,8 @@ async def report_outcomes(
             keys.ejections,
             keys.epoch,
             keys.unchecked,
+            keys.publisher,
+            keys.stirred,
             *([keys.delivered(delivery.worker)] if delivery else []),
         ],
         args,
@@ -238,6 +249,8 @@ async def take_probe(
             keys.epoch,
             keys.members,
             keys.unchecked,
+            keys.publisher,
+            keys.stirred,
         ],
         [milliseconds(probe_timeout), since_epoch, wanted, int(unchecked), *excluded],
     )
@@ -270,6 +283,8 @@ async def begin_publish(
             keys.fingerprint,
             keys.retired,
             keys.publisher,
+            keys.retired_out,
+            keys.stirred,
         ],
         [fingerprint, token, lease],
     )
@@ -310,6 +325,15 @@ async def stage_members(
     return None if reply is None else [text(member) for member in reply]
 
 
+async def stir(
+    conn: RedisConnection, keys: Keys, token: str, members: Sequence[str], *, lease: int, ttl: int
+) -> bool:
+    """Note up to 1,000 members to be looked at before the swap; False if the turn is lost."""
+    script = SCRIPTS["stir"]
+    args: list[str | int] = [token, lease, ttl, *members]
+    return await conn.run(script, [keys.publisher, keys.stirred], args) is not None
+
+
 class Swapped(NamedTuple):
     """What a swap found, and did."""
 
@@ -320,6 +344,8 @@ class Swapped(NamedTuple):
     """The former list's fingerprint, empty when there was none."""
     let_in: str | None
     """Who came back because everybody was out."""
+    strays: bool
+    """There are records of others than members."""
 
 
 async def swap_in(
@@ -329,8 +355,14 @@ async def swap_in(
     fingerprint: str,
     size: int,
     step: int = 1_000,
-) -> Swapped | None:
-    """Make the staged list live, members that are out *step* at a time; None if refused."""
+    lease: int = 10_000,
+    ttl: int = 60_000,
+) -> Swapped | int | None:
+    """Make the staged list live, once up to *step* stirred members a call are in their places.
+
+    Returns how many of these are left, to be called again; None if refused. *lease* and *ttl* in
+    ms.
+    """
     reply = await conn.run(
         SCRIPTS["swap_in"],
         [
@@ -346,13 +378,21 @@ async def swap_in(
             keys.unchecked,
             keys.health,
             *keys.staging(token),
+            keys.stirred,
+            keys.retired_out,
         ],
-        [token, fingerprint, size, step],
+        [token, fingerprint, size, step, lease, ttl],
     )
-    if reply is None:
-        return None
-    former_size, kept, former, let_in = reply
-    return Swapped(former_size, kept, text(former), text(let_in) or None)
+    if reply is None or isinstance(reply, int):
+        return reply
+    former_size, kept, former, let_in, strays = reply
+    return Swapped(former_size, kept, text(former), text(let_in) or None, bool(strays))
+
+
+async def forget_strays(conn: RedisConnection, keys: Keys, ids: Sequence[str]) -> int:
+    """Forget the records of those of up to 1,000 *ids* that are no members."""
+    stands = [keys.allocations, keys.benched, keys.health]
+    return int(await conn.run(SCRIPTS["forget_strays"], stands, ids))
 
 
 async def settle_retired(conn: RedisConnection, keys: Keys, step: int, max_age: int) -> int:
@@ -367,6 +407,7 @@ async def settle_retired(conn: RedisConnection, keys: Keys, step: int, max_age: 
             keys.health,
             keys.parked,
             keys.parked_at,
+            keys.retired_out,
         ],
         [step, max_age],
     )

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 from ..penalties import PenaltyRule
 from ..proxy import Proxy
 from ..store.verdicts import VerdictStore
+from ..turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class StrategyOptions:
     """Picks to fetch ahead from a distant store."""
     admission: bool = False
     """Newcomers are candidates until they have passed a check."""
+    turns: Turns = field(default_factory=Turns, repr=False, compare=False)
+    """Does what takes long over a long list."""
 
 
 class WeightView(NamedTuple):
@@ -102,6 +105,8 @@ class Strategy(Protocol):
     def eject(self, proxy_id: str, site: str | None = None) -> None:
         """Take a proxy out of the selection, of one site or everywhere, until :meth:`restore`.
 
+        May name one that only the :meth:`reload` called next, or under way, will list.
+
         The two are independent: one that is out everywhere and on a site needs
         both restored to be picked there.
         """
@@ -126,7 +131,11 @@ class Strategy(Protocol):
         """
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
-        """Replace the list by difference and return the proxies the pool now consists of."""
+        """Replace the list by difference and return the proxies the pool now consists of.
+
+        Picks, penalties and the like go on meanwhile. A list that is long is worked through in
+        steps (``StrategyOptions.turns``); a reload that raises leaves the list as it was.
+        """
 
     def weights(self) -> Mapping[str, WeightView]:
         """Return the weights of all proxies, for reports."""

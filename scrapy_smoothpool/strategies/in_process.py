@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Self
 
-from ..penalties import auto_scale, penalty
+from ..penalties import auto_scale, kept_scale, penalty
 from ..proxy import Proxy
+from ..turns import Steps, Stopped, at_once, emptied
 from .base import StrategyOptions, WeightView
 from .smooth_wrr import SmoothWeightedRoundRobin
 
@@ -27,6 +28,26 @@ class _Sequence(NamedTuple):
 
     selector: SmoothWeightedRoundRobin
     out: set[str]
+
+
+_AT_ONCE = 1_000
+"""Members, of both lists together, whose difference is applied in one step."""
+_FURTHER = 100
+"""By how many picks the sequences of several sites are apart, at most, with such a list."""
+_LOOKED_AT = 2_048
+"""Members that are merely looked at in one step."""
+
+
+class _Either:
+    """In one set or in the other, as they are when asked."""
+
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: set[str], other: set[str]) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._one or name in self._other
 
 
 class SmoothWRRStrategy:
@@ -43,6 +64,7 @@ class SmoothWRRStrategy:
         self._out: set[str] = set()
         # By site; "" is the sequence of all sites, or of requests without one.
         self._sequences: dict[str, _Sequence] = {"": _Sequence(SmoothWeightedRoundRobin({}), set())}
+        self._reloading = False
         self._begun = 0  # sites that ever had a sequence
 
     @classmethod
@@ -63,24 +85,68 @@ class SmoothWRRStrategy:
 
     async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Put the proxies in list order into the selector."""
-        self._set(proxies)
+        at_once(self._set(proxies))
         return proxies
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
-        """Apply the difference to the running sequence; the scale is computed anew."""
-        self._set(proxies)
+        """Apply the difference to the running sequences, a long one in steps.
+
+        The scale is kept while it is about right. Whatever ends a reload too early, the list
+        before is in force again; but for the end of the pool itself.
+        """
+        before = self._proxies
+        try:
+            await self._options.turns.drive(self._set(proxies))
+        except Stopped:
+            raise
+        except BaseException:
+            at_once(self._set(before))
+            raise
         return proxies
 
-    def _set(self, proxies: Sequence[Proxy]) -> None:
-        self._proxies = tuple(proxies)
-        self._weights = {proxy.id: proxy.weight for proxy in proxies}
+    def _set(self, proxies: Sequence[Proxy]) -> Steps[None]:
+        weights: dict[str, int] = {}
+        for proxy in proxies:
+            weights[proxy.id] = proxy.weight
+            if not len(weights) % _LOOKED_AT:
+                yield
         fixed = self._options.weight_scale
-        self._scale = fixed or auto_scale(self._weights.values(), self._options.max_fails)
-        self._out &= self._weights.keys()
-        scaled = {name: w * self._scale for name, w in self._weights.items()}
-        for sequence in self._sequences.values():
+        wanted = auto_scale(weights.values(), self._options.max_fails)
+        yield
+        scale = fixed or kept_scale(self._scale, wanted)
+        scaled = {}
+        for name, weight in weights.items():
+            scaled[name] = weight * scale
+            if not len(scaled) % _LOOKED_AT:
+                yield
+        # From here on sites that begin have the new list. What is said of somebody who is
+        # neither in it nor in a sequence any more goes nowhere.
+        former = self._weights
+        self._proxies, self._weights, self._scale = tuple(proxies), weights, scale
+        self._reloading = True
+        yield
+        for site, sequence in list(self._sequences.items()):
+            selector = sequence.selector
+            if len(selector) + len(scaled) <= _AT_ONCE:
+                selector.update(scaled)
+                for name in self._out | sequence.out:
+                    if name in selector:
+                        selector.disable(name)
+            elif not len(selector):
+                sequence = sequence._replace(selector=SmoothWeightedRoundRobin(scaled))
+                for name in self._out:
+                    if name in scaled:
+                        sequence.selector.disable(name)
+                sequence.selector.settle()
+                self._sequences[site] = sequence
+                yield
+            else:
+                yield from selector.update_in_steps(scaled, _Either(self._out, sequence.out))
             sequence.out.intersection_update(scaled)
-            sequence.selector.update(scaled)
+            yield
+        self._reloading = False
+        self._out.intersection_update(weights)
+        yield from emptied(former, scaled)
 
     def pick(self, exclude: Collection[str] = (), site: str = "") -> str | None:
         """Return nginx's next proxy; O(log n), O(n) at the first request of a site."""
@@ -88,14 +154,27 @@ class SmoothWRRStrategy:
         return sequence.selector.select(exclude)
 
     def _begin(self, site: str) -> _Sequence:
-        names = list(self._weights)
         # Each site begins one further on, or all first pages would go by the same proxy.
-        start = self._begun % len(names) if names else 0
-        self._begun += 1
+        begun, self._begun = self._begun, self._begun + 1
+        if len(self._weights) > _AT_ONCE and not self._reloading:
+            return self._begin_as_copy(site, begun)
+        names = list(self._weights)
+        start = begun % len(names) if names else 0
         order = names[start:] + names[:start]
         selector = SmoothWeightedRoundRobin({n: self._weights[n] * self._scale for n in order})
         for name in self._out:
             selector.disable(name)
+        sequence = self._sequences[site] = _Sequence(selector, set())
+        return sequence
+
+    def _begin_as_copy(self, site: str, begun: int) -> _Sequence:
+        """Copy the sequence of all sites, since building one over a long list takes long."""
+        whole = self._sequences[""]
+        selector = whole.selector.copy()
+        for name in whole.out - self._out:  # out there alone
+            selector.enable(name)
+        for _ in range(begun % _FURTHER):
+            selector.select()
         sequence = self._sequences[site] = _Sequence(selector, set())
         return sequence
 
@@ -120,23 +199,29 @@ class SmoothWRRStrategy:
         """Lower the effective weight by the chosen rule; it heals by 1 per selection."""
         by = penalty(
             self._options.penalty,
-            weight=self._weights[proxy_id] * self._scale,
+            # Who is leaving has none any more.
+            weight=self._weights.get(proxy_id, 0) * self._scale,
             max_fails=self._options.max_fails,
             consecutive=consecutive,
         )
         if by:
             for sequence in self._on(site):
-                sequence.selector.penalize(proxy_id, by)
+                if proxy_id in sequence.selector:
+                    sequence.selector.penalize(proxy_id, by)
         return by
 
     def eject(self, proxy_id: str, site: str | None = None) -> None:
-        """Disable the proxy in its sequence, or in all of them."""
+        """Disable the proxy in its sequence, or in all of them.
+
+        One that a reload is about to bring begins disabled.
+        """
         if site is None:
             self._out.add(proxy_id)
         for sequence in self._on(site):
             if site is not None:
                 sequence.out.add(proxy_id)
-            sequence.selector.disable(proxy_id)
+            if proxy_id in sequence.selector:
+                sequence.selector.disable(proxy_id)
 
     def restore(self, proxy_id: str, site: str | None = None, *, gently: bool = True) -> None:
         """Enable the proxy again; gently: from effective weight 0, owing nothing."""
@@ -145,7 +230,8 @@ class SmoothWRRStrategy:
         for sequence in self._on(site):
             if site is not None:
                 sequence.out.discard(proxy_id)
-            if proxy_id not in self._out and proxy_id not in sequence.out:
+            out = proxy_id in self._out or proxy_id in sequence.out
+            if not out and proxy_id in sequence.selector:
                 sequence.selector.enable(proxy_id, from_zero=gently)
 
     @property
@@ -158,11 +244,13 @@ class SmoothWRRStrategy:
         used = [s.selector.snapshot() for s in self._sequences.values()]
         if len(used) > 1:
             del used[0]  # the one of all sites, which nobody picks from
-        scale = self._scale * len(used)
-        return {
-            name: WeightView(weight, sum(s[name].effective_weight for s in used) / scale)
-            for name, weight in self._weights.items()
-        }
+        views = {}
+        for name, weight in self._weights.items():
+            # Not in all of them while a reload is under way.
+            effective = [s[name].effective_weight for s in used if name in s]
+            mean = sum(effective) / (self._scale * len(effective)) if effective else weight
+            views[name] = WeightView(weight, mean)
+        return views
 
     async def close(self) -> None:
         """Hold nothing that needs closing."""

@@ -14,7 +14,9 @@ Weakness: all proxies count alike, so unequal weights are refused.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import heapq
 import logging
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import ClassVar, Self
@@ -35,11 +37,18 @@ from ..store.verdicts import (
     Probes,
     VerdictStore,
 )
+from ..turns import Steps, at_once, emptied
 from .base import StrategyOptions, WeightView
 
 logger = logging.getLogger(__name__)
 
 _FOREIGN_LIMIT = 1_000
+_READ = 64
+"""Proxies read or written in one step."""
+_LOOKED_AT = 1_024
+"""Proxies merely looked at in one step."""
+_SORTED = 4_096
+"""Ids sorted in one step."""
 
 
 class LeastUsedStrategy:
@@ -62,6 +71,8 @@ class LeastUsedStrategy:
         self._shared: SharedPool | None = None
         # What this worker published, to publish again should the key vanish; None: it joined.
         self._list: dict[str, str] | None = None
+        self._fingerprint = ""
+        self._publishing = asyncio.Lock()
         self._known: dict[str, Proxy] = {}
         self._gathered = GatheredPicks(self._fetch, options.look_ahead)
         self._ejected: set[str] = set()
@@ -107,16 +118,22 @@ class LeastUsedStrategy:
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Publish another list in place of the present one; counts are kept."""
-        self._list = {proxy.id: proxy.to_line() for proxy in proxies}
-        self._know(proxies)
-        await self._publish()
+        drive = self._options.turns.drive
+        lines = await drive(_lines(proxies))
+        mark = await drive(fingerprint_in_steps(lines))
+        async with self._publishing:
+            await self._publish(lines, mark)
+            # Only now: should it fail, it is the former list that is mended.
+            former, self._list, self._fingerprint = self._list, lines, mark
+        await drive(self._know(proxies))
+        if former is not None:
+            await drive(emptied(former))
         return proxies
 
-    async def _publish(self) -> None:
-        assert self._list is not None
+    async def _publish(self, lines: dict[str, str], mark: str) -> None:
         result = await self._pool.publish(
-            self._list,
-            fingerprint(self._list),
+            lines,
+            mark,
             self._options.start_count,
             candidates=self._options.admission,
         )
@@ -127,26 +144,35 @@ class LeastUsedStrategy:
                 "with SMOOTHPOOL_POOL",
                 self._options.pool,
                 result.replaced,
-                len(self._list),
+                len(lines),
             )
 
     async def members(self) -> Sequence[Proxy]:
         """Read the pool as it stands in Redis."""
-        proxies = []
-        for proxy_id, line in (await self._pool.load_members()).items():
-            try:
-                proxies.append(Proxy.from_line(line, id=proxy_id))
-            except ValueError as error:
-                logger.warning("Pool member %s is left out: %s", proxy_id, error)
-        self._know(proxies)
+        lines = await self._pool.load_members()
+        proxies = await self._options.turns.drive(_proxies(lines, self._known))
+        await self._options.turns.drive(emptied(lines))
+        await self._options.turns.drive(self._know(proxies))
         return proxies
 
-    def _know(self, proxies: Sequence[Proxy]) -> None:
-        gone = self._known.keys() - {proxy.id for proxy in proxies}
-        self._known = {proxy.id: proxy for proxy in proxies}
+    def _know(self, proxies: Sequence[Proxy]) -> Steps[None]:
+        listed: dict[str, Proxy] = {}
+        for number, proxy in enumerate(proxies):
+            listed[proxy.id] = proxy
+            if not number % _LOOKED_AT:
+                yield
+        gone = set()
+        former = self._known
+        for number, proxy_id in enumerate(list(former)):
+            if proxy_id not in listed:
+                gone.add(proxy_id)
+            if not number % _LOOKED_AT:
+                yield
+        self._known = listed
         self._gathered.withdraw(gone)
-        self._ejected &= self._known.keys()
+        self._ejected = {proxy_id for proxy_id in self._ejected if proxy_id in listed}
         self._foreign.clear()
+        yield from emptied(former)
 
     @property
     def _pool(self) -> SharedPool:
@@ -172,8 +198,12 @@ class LeastUsedStrategy:
         if found is None and self._list is not None and await self._pool.size() == 0:
             # The key is gone (flushed, or a server that came back empty): that is not an
             # empty pool. Any worker with the list mends it.
-            logger.warning("Pool %r is missing in Redis; publishing it again", self._options.pool)
-            await self._publish()
+            async with self._publishing:
+                if await self._pool.size() == 0:  # not yet mended by another request, or reloaded
+                    logger.warning(
+                        "Pool %r is missing in Redis; publishing it again", self._options.pool
+                    )
+                    await self._publish(self._list, self._fingerprint)
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
@@ -242,12 +272,10 @@ class LeastUsedStrategy:
         )
         # Where members or lines got lost. That another worker replaced the list is no reason to
         # bring ours back.
-        if (
-            not found.whole
-            and self._list is not None
-            and await self._pool.fingerprint() in (None, fingerprint(self._list))
-        ):
-            await self._publish()
+        if not found.whole and self._list is not None and not self._publishing.locked():
+            async with self._publishing:
+                if await self._pool.fingerprint() in (None, self._fingerprint):
+                    await self._publish(self._list, self._fingerprint)
         return found
 
     def withdraw(self, gone: Collection[str]) -> None:
@@ -268,9 +296,45 @@ class LeastUsedStrategy:
             await self._connection.aclose()
 
 
+def _lines(proxies: Sequence[Proxy]) -> Steps[dict[str, str]]:
+    lines = {}
+    for number, proxy in enumerate(proxies):
+        lines[proxy.id] = proxy.to_line()
+        if not number % _READ:
+            yield
+    return lines
+
+
+def _proxies(lines: Mapping[str, str], known: Mapping[str, Proxy]) -> Steps[list[Proxy]]:
+    proxies = []
+    for number, (proxy_id, line) in enumerate(lines.items()):
+        proxy = known.get(proxy_id)
+        try:
+            if proxy is None or proxy.to_line() != line:
+                proxy = Proxy.from_line(line, id=proxy_id)
+            proxies.append(proxy)
+        except ValueError as error:
+            logger.warning("Pool member %s is left out: %s", proxy_id, error)
+        if not number % _READ:
+            yield
+    return proxies
+
+
 def fingerprint(lines: Mapping[str, str]) -> str:
     """Return what tells two lists apart, whatever their order: SHA-256 over ids and lines."""
+    return at_once(fingerprint_in_steps(lines))
+
+
+def fingerprint_in_steps(lines: Mapping[str, str]) -> Steps[str]:
+    """Do what :func:`fingerprint` does, in steps."""
+    ids = list(lines)
+    runs = []
+    for start in range(0, len(ids), _SORTED):
+        runs.append(sorted(ids[start : start + _SORTED]))
+        yield
     digest = hashlib.sha256()
-    for proxy_id in sorted(lines):
+    for number, proxy_id in enumerate(heapq.merge(*runs)):
         digest.update(f"{proxy_id}\0{lines[proxy_id]}\n".encode())
+        if not number % _READ:
+            yield
     return digest.hexdigest()

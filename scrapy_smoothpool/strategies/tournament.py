@@ -57,6 +57,19 @@ class Lines:
         self.start = [0] * self.capacity
         self.slope = [0] * self.capacity
 
+    def copy(self, rank: list[int]) -> Lines:
+        """Return the same lines with a copy of the ranks."""
+        other = Lines.__new__(Lines)
+        other.capacity, other.rank = self.capacity, rank
+        other.start, other.slope = self.start.copy(), self.slope.copy()
+        return other
+
+    def grow(self) -> None:
+        """Make room for twice as many; who is seated stays there."""
+        self.start += [0] * self.capacity
+        self.slope += [0] * self.capacity
+        self.capacity *= 2
+
     def at(self, seat: int, t: int) -> int:
         """Where the player at `seat` stands at t."""
         return self.start[seat] + self.slope[seat] * t
@@ -95,6 +108,29 @@ class KineticTournament:
         for seat in seats:
             winner[leaf + seat] = seat
         self._changed.update(seats)
+
+    def grow(self) -> None:
+        """Take in the seats that :meth:`Lines.grow` has added. No match is played for it.
+
+        The old tree becomes the left half of one twice as wide, level by level.
+        """
+        old = self._seats
+        self._seats = 2 * old
+        for nodes, empty in ((self._winner, NOBODY), (self._due, END)):
+            before = list(nodes)
+            nodes[1:] = [before[1], *[empty] * (4 * old - 2)]
+            width = 1
+            while width <= old:
+                nodes[2 * width : 3 * width] = before[width : 2 * width]
+                width *= 2
+
+    def copy(self, lines: Lines) -> KineticTournament:
+        """Return the same tournament over a copy of the lines. No match is played for it."""
+        other = KineticTournament.__new__(type(self))
+        other._lines, other._seats = lines, self._seats
+        other._winner, other._due = self._winner.copy(), self._due.copy()
+        other._changed = self._changed.copy()
+        return other
 
     def drop(self, seat: int) -> None:
         """Vacate `seat`."""

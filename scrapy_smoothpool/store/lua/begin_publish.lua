@@ -6,6 +6,8 @@
 -- KEYS[4]  string, fingerprint of the live list
 -- KEYS[5]  sorted set, what an earlier swap left to be settled
 -- KEYS[6]  string, token of the one worker that is publishing now
+-- KEYS[7]  sorted set, those who were out, of what is to be settled
+-- KEYS[8]  set, ids left over from an attempt before
 -- ARGV[1]  string, fingerprint of the list to publish
 -- ARGV[2]  string, token of this worker's attempt
 -- ARGV[3]  integer, ms for which the right to publish is lent
@@ -22,7 +24,7 @@ local lines = redis.call('HLEN', KEYS[3])
 local whole = redis.call('GET', KEYS[4]) == ARGV[1]
     and lines > 0
     and redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= lines
-if whole and redis.call('ZCARD', KEYS[5]) == 0 then
+if whole and redis.call('ZCARD', KEYS[5]) + redis.call('ZCARD', KEYS[7]) == 0 then
     return 'same'
 end
 if not redis.call('SET', KEYS[6], ARGV[2], 'NX', 'PX', ARGV[3])
@@ -32,4 +34,5 @@ then
     -- there is nothing to add to a list that is live.
     return whole and 'same' or 'busy'
 end
+redis.call('UNLINK', KEYS[8])
 return whole and 'settle' or 'publish'

@@ -11,7 +11,9 @@
 -- KEYS[5]  sorted set, id -> epoch of the ejection
 -- KEYS[6]  string, the clock of ejections
 -- KEYS[7]  sorted set, id -> server time of the next step, ms, of those out and unchecked
--- KEYS[8]  string, number of the worker's last delivery, and its reply; may be left out
+-- KEYS[8]  string, token of the worker that is publishing
+-- KEYS[9]  set, ids of those who were put out or came back while it is
+-- KEYS[10] string, number of the worker's last delivery, and its reply; may be left out
 -- ARGV[1]  integer, failures in a row that put a member out, 0 for never
 -- ARGV[2]  integer, ms of the first ejection
 -- ARGV[3]  integer, ms of the longest
@@ -40,7 +42,7 @@
 -- as checked too much, or as unchecked too little, makes the limits narrower. The clock
 -- of ejections is never behind an epoch that somebody has seen, so that a new one,
 -- should the key be lost, makes no outcome too old for good.
-local answered = KEYS[8] and redis.call('GET', KEYS[8])
+local answered = KEYS[10] and redis.call('GET', KEYS[10])
 if answered then
     local _, number = cmsgpack.unpack_one(answered) -- the reply, which may be long, is not wanted
     if number >= tonumber(ARGV[9]) then
@@ -107,7 +109,9 @@ local function note(r, failed)
     r.changed = true
 end
 
+local stirred = {}
 local function wake_at(r, when)
+    stirred[#stirred + 1] = r.id
     redis.call('ZADD', KEYS[r.candidate and 7 or 4], string.format('%.0f', when), r.id)
 end
 
@@ -168,6 +172,7 @@ local function succeeded(r)
     if lowest and lowest < math.huge and lowest > tonumber(count) then
         count = lowest
     end
+    stirred[#stirred + 1] = r.id
     redis.call('ZADD', KEYS[1], count, r.id)
     redis.call('ZREM', KEYS[2], r.id)
     redis.call('ZREM', KEYS[4], r.id)
@@ -225,11 +230,15 @@ end
 if #changed > 0 then
     redis.call('HSET', KEYS[3], unpack(changed))
 end
+if #stirred > 0 and redis.call('EXISTS', KEYS[8]) == 1 then
+    redis.call('SADD', KEYS[9], unpack(stirred))
+    redis.call('PEXPIRE', KEYS[9], 60000)
+end
 if epoch ~= (stored or 0) then
     redis.call('SET', KEYS[6], string.format('%.0f', epoch))
 end
 reply[1], reply[2], reply[4] = epoch, out, unchecked
-if KEYS[8] then
-    redis.call('SET', KEYS[8], cmsgpack.pack(tonumber(ARGV[9]), reply), 'PX', ARGV[10])
+if KEYS[10] then
+    redis.call('SET', KEYS[10], cmsgpack.pack(tonumber(ARGV[9]), reply), 'PX', ARGV[10])
 end
 return reply

@@ -13,11 +13,13 @@
 -- KEYS[5]  hash, id -> record, as in report_outcomes.lua
 -- KEYS[6]  sorted set, id -> allocations when parked
 -- KEYS[7]  sorted set, id -> server time of parking, s
+-- KEYS[8]  sorted set, id -> allocations: those of the former pool who were out
 -- ARGV[1]  integer, members to take at most (1,000)
 -- ARGV[2]  integer, s after the last parking when the parked vanish altogether
 -- Returns  integer, members left for further calls
 -- Cost     O(taken × log n)
-local former = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
+local from = redis.call('ZCARD', KEYS[1]) > 0 and KEYS[1] or KEYS[8]
+local former = redis.call('ZRANGE', from, 0, ARGV[1] - 1, 'WITHSCORES')
 local ids = {}
 for i = 1, #former, 2 do
     ids[#ids + 1] = former[i]
@@ -51,9 +53,9 @@ if #ids > 0 then
         redis.call('EXPIRE', KEYS[7], ARGV[2])
         redis.call('HDEL', KEYS[5], unpack(gone))
     end
-    redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
+    redis.call('ZREMRANGEBYRANK', from, 0, #ids - 1)
 end
-local left = redis.call('ZCARD', KEYS[1])
+local left = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[8])
 if left == 0 then
     redis.call('UNLINK', KEYS[2])
 end

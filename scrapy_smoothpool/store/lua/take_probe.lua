@@ -8,6 +8,8 @@
 -- KEYS[6]  string, the clock of ejections
 -- KEYS[7]  hash, id -> line (its size and names only)
 -- KEYS[8]  sorted set, id -> server time of the next step, ms, of those out and unchecked
+-- KEYS[9]  string, token of the worker that is publishing
+-- KEYS[10] set, ids of those who were put out, or are probed, while it is
 -- ARGV[1]  integer, ms to wait for a probe's outcome before another is sent
 -- ARGV[2]  integer, epoch since which the caller asks who was put out
 -- ARGV[3]  integer, members wanted
@@ -95,7 +97,7 @@ table.sort(due, function(a, b) -- bytewise, which comparing strings is not in ev
     return #a.id < #b.id
 end)
 
-local leased = {}
+local leased, stirred = {}, {}
 for i = 1, math.min(#due, wanted) do
     local id, class = due[i].id, due[i].class
     if not redis.call('ZSCORE', KEYS[2], id) then
@@ -109,9 +111,16 @@ for i = 1, math.min(#due, wanted) do
         epoch = math.max(epoch, tonumber(made))
         redis.call('HSET', KEYS[3], id, string.format('probing %s %s %s', made, rest, reason))
         redis.call('ZADD', KEYS[class], now + tonumber(ARGV[1]), id)
+        stirred[#stirred + 1] = id
         leased[#leased + 1] = id
         leased[#leased + 1] = reason
     end
+end
+if #stirred > 0 and redis.call('EXISTS', KEYS[9]) == 1 then
+    for from = 1, #stirred, 1000 do
+        redis.call('SADD', KEYS[10], unpack(stirred, from, math.min(from + 999, #stirred)))
+    end
+    redis.call('PEXPIRE', KEYS[10], 60000)
 end
 if epoch ~= (stored or 0) then
     redis.call('SET', KEYS[6], string.format('%.0f', epoch))
