@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scrapy_smoothpool.store.script import Script
-from scrapy_smoothpool.store.verdicts import NO_REASON, Judged, Judgement, Probes, milliseconds
+from scrapy_smoothpool.store.verdicts import (
+    ACTIVE,
+    NO_REASON,
+    Judged,
+    Judgement,
+    Probes,
+    milliseconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,6 +106,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
+_UNREMARKABLE = Judged(stale=False, state=ACTIVE, consecutive=0)
+"""What most outcomes lead to; the reply does not name them."""
+
 SCRIPTS = {name: Script.load(name) for name in COMMANDS}
 
 
@@ -175,9 +185,12 @@ async def report_outcomes(
     )
     if reply is None:
         raise ValueError(f"{delivery} comes after one with a greater number")
-    epoch, out, members, unchecked, *rest = reply
-    judged = [
-        Judged(
+    epoch, out, members, unchecked, number, *rest = reply
+    judged = [_UNREMARKABLE] * number
+    for place, state, stale, consecutive, ejected_for, spared, restored in zip(
+        *[iter(rest)] * 7, strict=True
+    ):
+        judged[place - 1] = Judged(
             stale=bool(stale),
             state=text(state),
             consecutive=consecutive,
@@ -185,10 +198,6 @@ async def report_outcomes(
             spared=bool(spared),
             restored=bool(restored),
         )
-        for state, stale, consecutive, ejected_for, spared, restored in zip(
-            *[iter(rest)] * 6, strict=True
-        )
-    ]
     return Judgement(epoch, out, members, judged, unchecked)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server_clock import ServerClock
 from store_helpers import fingerprint, named, rules, run
 
-from scrapy_smoothpool.health import CANDIDATE
+from scrapy_smoothpool.health import CANDIDATE, WINDOW
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.publish import PublishResult
 from scrapy_smoothpool.store.verdicts import (
@@ -224,6 +224,40 @@ def test_outcomes_of_one_batch_are_judged_in_their_order(pool: SharedPool) -> No
     assert [judged.consecutive for judged in judgement.outcomes] == [1, 2, 0, 1, 2, 3, 0]
     assert [judged.state for judged in judgement.outcomes] == ["active"] * 5 + ["ejected"] * 2
     assert judgement.outcomes[-1].stale
+
+
+def test_a_success_after_a_window_of_them_changes_nothing_and_yet_is_judged(
+    pool: SharedPool, raw: redis.Redis, clock: ServerClock
+) -> None:
+    publish(pool, named(4))
+
+    def told(*events: Happened) -> list[Judged]:
+        return run(pool.report_outcomes(rules(), events)).outcomes
+
+    def success(epoch: int) -> Happened:
+        return Happened("p00000", epoch, Kind.SUCCESS)
+
+    failure = Happened("p00000", 0, Kind.FAULTY, "why")
+    told(*[failure] * 3)  # out, in epoch 1
+    clock.pass_(31)
+    assert run(pool.take_probe(60)).leased == {"p00000": "why"}
+    assert told(success(1))[0].restored
+    told(*[success(1)] * WINDOW)
+    kept = raw.hget(pool.keys.health, "p00000")
+    assert told(success(1)) == [Judged(stale=False, state="active", consecutive=0)]
+    assert told(success(0)) == [Judged(stale=True, state="active", consecutive=0)]
+    assert run(pool.report_outcomes(rules(), [success(7)])).epoch == 7
+    assert raw.hget(pool.keys.health, "p00000") == kept
+    # In one batch with what does change something, the order counts as ever.
+    again = failure._replace(epoch=1)
+    judged = told(success(1), again, again, success(1), again, success(0))
+    assert [(one.consecutive, one.stale) for one in judged] == [
+        (0, False), (1, False), (2, False), (0, False), (1, False), (1, True),
+    ]  # fmt: skip
+    assert raw.hget(pool.keys.health, "p00000") != kept
+    gone = {id_: line for id_, line in named(4).items() if id_ != "p00000"}
+    publish(pool, gone)
+    assert told(success(7)) == [Judged(stale=True, state="", consecutive=0)]
 
 
 def test_a_delivery_that_is_sent_again_is_answered_as_before_and_changes_nothing(

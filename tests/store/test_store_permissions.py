@@ -84,8 +84,8 @@ def test_the_list_of_commands_is_what_the_scripts_call() -> None:
 
 def test_scripts_are_short_and_say_what_they_do() -> None:
     for script in scripts.SCRIPTS.values():
-        # The state machine of health.py is one piece.
-        most = 170 if script.name == "report_outcomes" else 110
+        # The state machine of health.py is one piece, with a short way for what is usual.
+        most = 180 if script.name == "report_outcomes" else 110
         code = [line for line in script.text.splitlines() if line and line[:2] != "--"]
         assert len(code) <= most, script.name
         # So that a test can put a clock of its own in its place.

@@ -24,12 +24,16 @@
 -- ARGV[10] integer, ms for which it is remembered
 -- ARGV[11…] string, of each outcome: id, epoch of the assignment, kind (see verdicts.py),
 --          reason, factor by which an ejection is drawn out
--- Returns  {epoch now, members out, members, those of them unchecked, and of each outcome:
---          state after it or '' when it is no member, 1 if it came too late to count, failures
---          in a row, ms of the ejection or -1, 1 if it was spared, 1 if it came back};
+-- Returns  {epoch now, members out, members, those of them unchecked, outcomes, and of each of
+--          them that left its member other than active without failures: its place, state after
+--          it or '' when it is no member, 1 if it came too late to count, failures in a
+--          row, ms of the ejection or -1, 1 if it was spared, 1 if it came back};
 --          the same once more, nothing having changed, for a delivery that is sent again; nil
 --          for one that is older than the last
 -- Cost     O(outcomes + (ejections and returns) × log n)
+--
+-- Nearly all outcomes are successes of members that have had nothing else for long: those are
+-- told by a look at the record, which stays as it is, and take no place in the reply.
 --
 -- What does not fit together is taken for the safer: whoever is on the bench is out,
 -- whatever its record says; without a record nothing is known of a member. Who counts
@@ -38,9 +42,9 @@
 -- should the key be lost, makes no outcome too old for good.
 local answered = KEYS[8] and redis.call('GET', KEYS[8])
 if answered then
-    local number, reply = unpack(cmsgpack.unpack(answered))
+    local _, number = cmsgpack.unpack_one(answered) -- the reply, which may be long, is not wanted
     if number >= tonumber(ARGV[9]) then
-        return number == tonumber(ARGV[9]) and reply
+        return number == tonumber(ARGV[9]) and select(2, cmsgpack.unpack(answered))
     end
 end
 
@@ -56,7 +60,7 @@ local stored = tonumber(redis.call('GET', KEYS[6]))
 local epoch = stored or tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]) or 0
 local out = redis.call('ZCARD', KEYS[2])
 local members = redis.call('ZCARD', KEYS[1]) + out
-local unchecked = math.min(out, redis.call('ZCARD', KEYS[7]))
+local unchecked = out > 0 and math.min(out, redis.call('ZCARD', KEYS[7])) or 0
 
 local ids, records = {}, {}
 for i = 11, #ARGV, 5 do
@@ -67,28 +71,35 @@ for i = 11, #ARGV, 5 do
 end
 if #ids > 0 then
     local live = redis.call('ZMSCORE', KEYS[1], unpack(ids))
-    local benched = redis.call('ZMSCORE', KEYS[2], unpack(ids))
     local packed = redis.call('HMGET', KEYS[3], unpack(ids))
-    local candidates = redis.call('ZMSCORE', KEYS[7], unpack(ids))
+    local benched = out > 0 and redis.call('ZMSCORE', KEYS[2], unpack(ids)) or {}
+    local candidates = unchecked > 0 and redis.call('ZMSCORE', KEYS[7], unpack(ids)) or {}
     for i, id in ipairs(ids) do
         local r = records[id]
-        local state, made, consecutive, history, doublings, since, reason =
-            string.match(packed[i] or '', '^(%l+) (%d+) (%d+) ([01-]+) (%d+) (%d+) (.*)$')
-        r.epoch, r.consecutive = tonumber(made or 0), tonumber(consecutive or 0)
-        r.history = history and history ~= '-' and history or ''
-        r.doublings, r.since = tonumber(doublings or 0), tonumber(since or 0)
-        r.candidate = benched[i] and (candidates[i] or reason == 'unchecked')
-        r.reason = reason or r.candidate and 'unchecked' or '-'
-        if benched[i] then
-            r.count = benched[i]
-            r.state = state == 'probing' and state or 'ejected'
-        elseif live[i] then
-            r.count = live[i]
-            r.state = 'active'
-        else
+        r.packed, r.count = packed[i] or '', benched[i] or live[i]
+        r.benched, r.candidate = benched[i], candidates[i]
+        if not r.count then
             records[id] = nil
         end
     end
+end
+
+local function parse(r)
+    local state, made, consecutive, history, doublings, since, reason =
+        string.match(r.packed, '^(%l+) (%d+) (%d+) ([01-]+) (%d+) (%d+) (.*)$')
+    r.epoch, r.consecutive = tonumber(made or 0), tonumber(consecutive or 0)
+    r.history = history and history ~= '-' and history or ''
+    r.doublings, r.since = tonumber(doublings or 0), tonumber(since or 0)
+    r.candidate = r.benched and (r.candidate or reason == 'unchecked')
+    r.reason = reason or r.candidate and 'unchecked' or '-'
+    r.state = not r.benched and 'active' or state == 'probing' and state or 'ejected'
+    r.packed, epoch = nil, math.max(epoch, r.epoch)
+end
+
+local function stays(r, made)
+    local record = not r.benched and r.packed or ''
+    local since, history = string.match(record, '^active (%d+) 0 (0+) ')
+    return since and #history == window and tonumber(since) <= made
 end
 
 local function note(r, failed)
@@ -168,11 +179,8 @@ local function succeeded(r)
     return 1
 end
 
-local reply = {0, 0, members, 0}
-for i = 11, #ARGV, 5 do
-    local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
-    local reason, jitter = ARGV[i + 3], tonumber(ARGV[i + 4])
-    epoch = math.max(epoch, made, r and r.epoch or 0)
+local reply = {0, 0, members, 0, (#ARGV - 10) / 5}
+local function judge(place, r, made, kind, reason, jitter)
     local stale = not r or r.state == 'ejected' or r.epoch > made
     local probing = r and r.state == 'probing'
     local consecutive, ejected_for, spared, restored = r and r.consecutive or 0, -1, 0, 0
@@ -187,12 +195,22 @@ for i = 11, #ARGV, 5 do
         r.state, r.changed = 'ejected', true
         wake_at(r, kind == 'unclear' and now + eject_time or now)
     end
-    reply[#reply + 1] = r and r.state or ''
-    reply[#reply + 1] = stale and 1 or 0
-    reply[#reply + 1] = consecutive
-    reply[#reply + 1] = ejected_for
-    reply[#reply + 1] = spared
-    reply[#reply + 1] = restored
+    local state, n = r and r.state or '', #reply
+    if stale or state ~= 'active' or consecutive + spared + restored > 0 then
+        reply[n + 1], reply[n + 2], reply[n + 3] = place, state, stale and 1 or 0
+        reply[n + 4], reply[n + 5], reply[n + 6] = consecutive, ejected_for, spared
+        reply[n + 7] = restored
+    end
+end
+for i = 11, #ARGV, 5 do
+    local r, made, kind = records[ARGV[i]], tonumber(ARGV[i + 1]), ARGV[i + 2]
+    epoch = math.max(epoch, made)
+    if not (r and kind == 'success' and stays(r, made)) then
+        if r and r.packed then
+            parse(r)
+        end
+        judge((i - 6) / 5, r, made, kind, ARGV[i + 3], tonumber(ARGV[i + 4]))
+    end
 end
 
 local changed = {}
@@ -212,6 +230,6 @@ if epoch ~= (stored or 0) then
 end
 reply[1], reply[2], reply[4] = epoch, out, unchecked
 if KEYS[8] then
-    redis.call('SET', KEYS[8], cmsgpack.pack({tonumber(ARGV[9]), reply}), 'PX', ARGV[10])
+    redis.call('SET', KEYS[8], cmsgpack.pack(tonumber(ARGV[9]), reply), 'PX', ARGV[10])
 end
 return reply
