@@ -30,13 +30,13 @@ def interval(values, seed=1):
     return statistics.median(values), medians[50], medians[1949]
 
 
-def start_crawl(settings, script="worker.py"):
+def start_crawl(settings, script="worker.py", talks=False):
     """Start one crawl in a process of its own; `crawled` waits for it."""
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
         json.dump(settings, file)
     process = subprocess.Popen(
         [sys.executable, str(HERE / script), file.name],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
