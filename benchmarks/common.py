@@ -122,7 +122,7 @@ def _system():
         name = platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         name = platform.system()
-    return f"{name}, {platform.system()} {platform.release()}, {platform.machine()}"
+    return f"{name}, {platform.system()}, {platform.machine()}"
 
 
 def _version(package):
