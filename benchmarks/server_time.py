@@ -138,6 +138,7 @@ class Bench:
 
     def same(self, calls, call, at_once=AT_ONCE):
         """µs of one call, made again and again."""
+        calls = max(1, calls)
         return self.took([call] * calls, at_once)[0] / calls
 
     def reports(self, calls, batch):
@@ -208,7 +209,7 @@ class Bench:
         figures["look, nobody due"] = self.same(calls // 4, look)
         raised = self.of(scripts.raise_to_minimum, self.members[0], [self.members[0]])
         figures["raise to minimum"] = self.same(calls // 4, raised)
-        return {**figures, **self.out_and_back(calls // 50)}
+        return {**figures, **self.out_and_back(max(1, calls // 50))}
 
 
 def longest_calls(redis, url, n):
