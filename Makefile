@@ -8,6 +8,8 @@ PYTHONS = python3.14 python3.13 python3.12 python3.11 python3
 PYTHONS_LOWEST = python3.11 python3.12 python3.13 python3.14 python3
 # For pytest: make test PYTEST_ARGS="-k robots"
 PYTEST_ARGS ?=
+# Anything makes it a short look: make bench QUICK=1
+QUICK ?=
 
 VENV = .venv
 VENV_LOWEST = .venv-lowest
@@ -19,6 +21,7 @@ help:
 	@echo "make test         run the tests; PYTEST_ARGS=\"-k robots\" runs some of them"
 	@echo "make test-lowest  the same with the oldest Scrapy, redis and Twisted we support"
 	@echo "make lint         ruff, mypy, import-linter; luacheck where it is on PATH"
+	@echo "make bench        run the benchmarks and write docs/performance.md; QUICK=1 for a short look"
 	@echo "make clean        remove what the others made"
 
 demo: $(VENV)/.demo
@@ -47,9 +50,13 @@ lint: $(VENV)/.lint
 	        scrapy_smoothpool/store/lua; \
 	else echo "luacheck: not on PATH, left out"; fi
 
+bench: $(VENV)/.bench
+	@echo "Running the benchmarks; allow ten minutes on two idle cores:"
+	@$(RUN) benchmarks/run_all.py $(if $(QUICK),--quick)
+
 clean:
 	rm -rf $(VENV) $(VENV_LOWEST) .tox dist build .hypothesis .import_linter_cache \
-	    .mypy_cache .pytest_cache .ruff_cache
+	    .mypy_cache .pytest_cache .ruff_cache benchmarks/results/quick
 
 # --- the venvs ---------------------------------------------------------------------------
 
@@ -61,7 +68,7 @@ NAMES = { while read -r verb what rest; do case "$$verb $$what" in \
 	esac; done; echo; }
 
 # One stamp an extra: installed once, and again when pyproject.toml changes.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint: pyproject.toml $(RUN)
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.bench: pyproject.toml $(RUN)
 	@rm -f $@; extra=$(@F); extra=$${extra#.}; \
 	printf '%s' "Installing the package and its extra \"$$extra\" into $(VENV):"; \
 	{ $(RUN) $(PIP_INSTALL) -e ".[$$extra]" && touch $@; } | $(NAMES); test -f $@
@@ -97,6 +104,6 @@ $(RUN):
 $(RUN_LOWEST):
 	@candidates="$(PYTHONS_LOWEST)"; $(MAKE_VENV)
 
-.PHONY: help demo test test-lowest lint clean
+.PHONY: help demo test test-lowest lint bench clean
 # Two at once would install into one venv at the same time.
 .NOTPARALLEL:

@@ -108,30 +108,32 @@ class Meter:
 
     def closed(self):
         self.watch.cancel()
+        print(json.dumps(self.figures()), flush=True)
+
+    def figures(self) -> dict[str, Any]:
         stats = self.crawler.stats.get_stats()
         gaps = sorted(self.gaps) or [0.0]
-        print(
-            json.dumps(
-                {
-                    "cpu": self.cpu_end - self.cpu,
-                    "wall": self.wall_end - self.wall,
-                    "requests": stats.get("response_received_count", 0),
-                    "gap_max": gaps[-1],
-                    "gap_999": gaps[int(len(gaps) * 0.999)],
-                    "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-                }
-            ),
-            flush=True,
-        )
+        return {
+            "cpu": self.cpu_end - self.cpu,
+            "wall": self.wall_end - self.wall,
+            "requests": stats.get("response_received_count", 0),
+            "gap_max": gaps[-1],
+            "gap_999": gaps[int(len(gaps) * 0.999)],
+            "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        }
 
 
-def main() -> None:
+def main(
+    spider: type[scrapy.Spider] = BenchSpider,
+    meter: type[Meter] = Meter,
+    null_handler: type[NullHandler] = NullHandler,
+) -> None:
     """Run the crawl that the first argument describes."""
     given: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     settings = {
         "LOG_LEVEL": "ERROR",
         "TELNETCONSOLE_ENABLED": False,
-        "EXTENSIONS": {Meter: 1_000},
+        "EXTENSIONS": {meter: 1_000},
         "MEMUSAGE_ENABLED": False,
         "CONCURRENT_REQUESTS": 16,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
@@ -139,11 +141,11 @@ def main() -> None:
         **given,
     }
     if settings.pop("BENCH_NULL", False):
-        settings["DOWNLOAD_HANDLERS"] = {"http": NullHandler, "https": NullHandler}
+        settings["DOWNLOAD_HANDLERS"] = {"http": null_handler, "https": null_handler}
         # Else most of what is left is Scrapy starting 100 tasks for the items of each response.
         settings["CONCURRENT_ITEMS"] = 1
     process = AsyncCrawlerProcess(settings)
-    process.crawl(BenchSpider)
+    process.crawl(spider)
     process.start()
 
 

@@ -1,0 +1,97 @@
+"""What `make bench` runs, in this order: a line each, and the function that makes its section.
+
+A script takes `--json FILE`. Its arguments here are chosen so that all of them together take less
+than ten minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
+look (`make bench QUICK=1`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sections
+from common import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Part(NamedTuple):
+    name: str
+    title: str
+    script: str
+    arguments: str
+    quick: str
+    section: Callable[[Any], tuple[str, list[dict[str, Any]]]]
+
+
+_CRAWLS = "--proxies 1000 --rounds 20 --requests"
+_LOOK = "--proxies 1000 --rounds 2 --requests 300"
+_RIVALS = "--variants cycle rotating smooth_wrr least_used"
+_OURS = "--variants cycle smooth_wrr least_used"
+_FAR = "--delay 0.005 --variants cycle least_used least_used_ahead"
+
+# Whoever adds a script adds a line; one that is not there is left out.
+PARTS = [
+    part
+    for part in (
+        Part("selection", "A pick", "selection.py", "--quick", "--quick", sections.selection),
+        Part(
+            "smoothness", "Smoothness", "smoothness.py", "--seeds 5", "--quick", sections.smoothness
+        ),
+        Part(
+            "middleware",
+            "A request's way through the middleware",
+            "crawls.py",
+            f"--null {_CRAWLS} 1000 {_OURS}",
+            f"--null {_LOOK} {_OURS}",
+            sections.middleware,
+        ),
+        Part(
+            "crawls",
+            "Whole crawls",
+            "crawls.py",
+            f"{_CRAWLS} 500 {_RIVALS}",
+            f"{_LOOK} {_RIVALS}",
+            sections.crawls,
+        ),
+        Part(
+            "delay",
+            "A distant Redis",
+            "crawls.py",
+            f"--proxies 1000 --rounds 5 --requests 500 {_FAR}",
+            f"{_LOOK} {_FAR}",
+            sections.delay,
+        ),
+        Part(
+            "workers",
+            "Workers that share a pool",
+            "workers.py",
+            "--rounds 1 --requests 2400",
+            "--rounds 1 --requests 400 --workers 1 2",
+            sections.workers,
+        ),
+        Part(
+            "server_time",
+            "The Redis server's time",
+            "server_time.py",
+            "--quick",
+            "--quick --sizes 10 1000",
+            sections.server_time,
+        ),
+        Part("memory", "Memory", "memory.py", "", "--from 1000 --to 5000", sections.memory),
+        Part(
+            "gaps",
+            "Gaps of the event loop",
+            "gaps.py",
+            "--rounds 3 --requests 800",
+            "--rounds 1 --requests 300 --proxies 10",
+            sections.gaps,
+        ),
+        Part("load", "Long lists", "load.py", "--quick", "--quick", sections.verdicts),
+        Part(
+            "connections", "Connections", "connections.py", "--quick", "--quick", sections.verdicts
+        ),
+    )
+    if (HERE / part.script).exists()
+]
