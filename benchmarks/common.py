@@ -57,11 +57,20 @@ def crawled(process):
     return json.loads(lines[-1])
 
 
-@contextmanager
 def responder():
-    """Run the canned responder and give its port."""
+    """Run the canned responder, as a context manager that gives its port."""
+    return _serving("responder.py")
+
+
+def relay(port, seconds):
+    """Run a relay to *port* with that much delay, as a context manager that gives its port."""
+    return _serving("relay.py", str(port), str(seconds))
+
+
+@contextmanager
+def _serving(script, *arguments):
     with subprocess.Popen(
-        [sys.executable, str(HERE / "responder.py")],
+        [sys.executable, str(HERE / script), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -25,10 +25,9 @@ class Part(NamedTuple):
     section: Callable[[Any], tuple[str, list[dict[str, Any]]]]
 
 
-_CRAWLS = "--proxies 1000 --rounds 20 --requests"
-_LOOK = "--proxies 1000 --rounds 2 --requests 300"
-_RIVALS = "--variants cycle rotating smooth_wrr least_used"
-_OURS = "--variants cycle smooth_wrr least_used"
+_LOOK = "--proxies 1000 --rounds 2 --requests 100"
+_RIVALS = "--variants cycle random rotating smooth_wrr least_used"
+_OURS = "--variants cycle smooth_wrr raw_call least_used"
 _FAR = "--delay 0.005 --variants cycle least_used least_used_ahead"
 
 # Whoever adds a script adds a line; one that is not there is left out.
@@ -43,7 +42,7 @@ PARTS = [
             "middleware",
             "A request's way through the middleware",
             "crawls.py",
-            f"--null {_CRAWLS} 1000 {_OURS}",
+            f"--null --proxies 10 10000 --rounds 40 --requests 320 {_OURS}",
             f"--null {_LOOK} {_OURS}",
             sections.middleware,
         ),
@@ -51,7 +50,7 @@ PARTS = [
             "crawls",
             "Whole crawls",
             "crawls.py",
-            f"{_CRAWLS} 500 {_RIVALS}",
+            f"--rounds 20 --requests 240 {_RIVALS}",
             f"{_LOOK} {_RIVALS}",
             sections.crawls,
         ),
@@ -59,7 +58,7 @@ PARTS = [
             "delay",
             "A distant Redis",
             "crawls.py",
-            f"--proxies 1000 --rounds 5 --requests 500 {_FAR}",
+            f"--proxies 1000 --rounds 20 --requests 400 {_FAR}",
             f"{_LOOK} {_FAR}",
             sections.delay,
         ),

@@ -32,11 +32,11 @@ async def main() -> None:
     server = await asyncio.get_running_loop().create_server(Responder, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
-        await asyncio.get_running_loop().connect_read_pipe(_End, sys.stdin)
+        await asyncio.get_running_loop().connect_read_pipe(End, sys.stdin)
         await server.serve_forever()
 
 
-class _End(asyncio.Protocol):
+class End(asyncio.Protocol):
     """Ends the process with its parent, whose pipe this is."""
 
     def connection_lost(self, exc):

@@ -23,13 +23,13 @@ def promises(figures):
     return figures.get("must_hold", []) if isinstance(figures, dict) else []
 
 
-def held(figures, unit=""):
+def held(figures, unit="", form=".1f"):
     """Say of each promise whether it held."""
     found = promises(figures)
     if not found:
         return ""
     rows = [
-        [one["what"], f"{one['figure']:.1f}{unit}", "yes" if one["holds"] else "**no**"]
+        [one["what"], f"{one['figure']:{form}}{unit}", "yes" if one["holds"] else "**no**"]
         for one in found
     ]
     return "\n\n" + table(["what must hold", "measured", "holds"], rows)
@@ -73,7 +73,7 @@ def selection(figures):
 
 def _variants(figures):
     """Yield (proxies, variant, its figures), the control left out of no row."""
-    for count, found in figures.items():
+    for count, found in figures["sizes"].items():
         for name, one in found.items():
             yield int(count), name, one
 
@@ -107,8 +107,11 @@ def middleware(figures):
     ]
     text = (
         "Crawls with a download handler that does no I/O: what is left is Scrapy's engine and the "
-        "middlewares. Compared with a middleware that only cycles over the list.\n\n"
+        "middlewares. Compared with a middleware that only cycles over the list. `raw_call` is one "
+        "that awaits a pick of `least_used` and does nothing else.\n\n"
         + table(["proxies", "", "µs a request", "more than cycling [95 %]"], rows)
+        + "\n\n"
+        + held(figures, " µs")
         + "\n\n"
         + picture("middleware", "Processor time a request more than cycling")
     )
@@ -137,6 +140,8 @@ def crawls(figures):
         "take longer to answer, so the share of the pool is smaller there than here.\n\n"
         + table(["proxies", "", "µs a request", "× cycling [95 %]", "requests a second"], rows)
         + "\n\n"
+        + held(figures, form=".3f")
+        + "\n\n"
         + picture("crawls", "Processor time of whole crawls, as a multiple of cycling")
     )
     title = "Processor time of whole crawls, as a multiple of cycling over the list"
@@ -153,6 +158,7 @@ def delay(figures):
         "`SMOOTHPOOL_LOOK_AHEAD = 64`; the other two for comparison). A pick costs waiting then, "
         "which matters to a crawl that waits for nothing else, as this one.\n\n"
         + table(["", "requests a second", "speed, × cycling [95 %]"], rows)
+        + held(figures, form=".3f")
     )
     return text, []
 

@@ -1,6 +1,6 @@
 """One crawl of a benchmark, in a process of its own: prints what it cost as one line of JSON.
 
-Not run by hand: `crawls.py` starts it with its settings as JSON. Measured is the processor time
+Not run by hand: other scripts start it with its settings as JSON. Measured is the processor time
 from the spider's opening to its closing, so that imports, the list's parsing and the pool's
 publishing are left out, and the longest gap between two turns of the event loop.
 """
@@ -21,6 +21,11 @@ import scrapy
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import HtmlResponse
+
+from scrapy_smoothpool.store.connection import RedisConnection
+from scrapy_smoothpool.store.gathering import GatheredPicks
+from scrapy_smoothpool.store.keys import Keys
+from scrapy_smoothpool.store.shared_pool import SharedPool
 
 TICK = 0.005  # seconds between two looks at the clock
 
@@ -64,6 +69,31 @@ class RandomMiddleware(CycleMiddleware):
 
     def __init__(self, proxies):
         self.next = lambda: random.choice(proxies)
+
+
+class RawCallMiddleware:
+    """What a pick through Redis costs whoever makes it: gathered, one call in flight."""
+
+    def __init__(self, crawler):
+        settings = crawler.settings
+        connection = RedisConnection(settings["BENCH_REDIS_URL"])
+        self.shared = SharedPool(connection, Keys("smoothpool", settings["BENCH_POOL"]))
+        self.picks = GatheredPicks(self.shared.pick_many)
+        self.url = settings.getlist("BENCH_PROXIES")[0]
+        crawler.signals.connect(self.close, signal=signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_request(self, request):
+        found = self.picks.take()
+        if not isinstance(found, str):
+            await found
+        request.meta["proxy"] = self.url
+
+    async def close(self):
+        await self.shared.aclose()
 
 
 class BenchSpider(scrapy.Spider):

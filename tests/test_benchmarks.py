@@ -52,9 +52,9 @@ SMALLEST = {
     ),
     "crawls": (
         "crawls.py --rounds 1 --requests 20 --proxies 3 --variants cycle smooth_wrr",
-        {"3"},
-        ["3", "smooth_wrr"],
-        {"cpu_us", "rate", "ratio", "more_us", "speed"},
+        {"sizes", "must_hold"},
+        ["sizes", "3", "smooth_wrr"],
+        {"cpu_us", "rate", "ratio", "more_us", "speed", "gap_more_ms"},
     ),
 }
 
