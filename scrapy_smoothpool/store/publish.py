@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from scrapy_smoothpool.store.keys import Keys
 
 STEP = 250  # members a script call: 2 to 10 ms for the server, and as much for the worker
+CARRIED = 100  # who is out, a call of the script that swaps: it asks of each in seven places
 LEASE = 10_000  # ms without a sign of life after which another worker may publish
 STAGING_TTL = 60_000  # ms
 MAX_PARKED = 10_000
@@ -147,7 +148,7 @@ async def _replace(
     swapped: scripts.Swapped | int | None = 1
     while isinstance(swapped, int):
         swapped = await scripts.swap_in(
-            conn, keys, token, fingerprint, len(members), STEP, LEASE, STAGING_TTL
+            conn, keys, token, fingerprint, len(members), CARRIED, LEASE, STAGING_TTL
         )
     if swapped is None:
         return None

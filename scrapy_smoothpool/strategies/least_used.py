@@ -43,6 +43,7 @@ from .base import StrategyOptions, WeightView
 logger = logging.getLogger(__name__)
 
 _FOREIGN_LIMIT = 1_000
+_MISSING = "Pool %r is missing in Redis; publishing it again"
 _READ = 64
 """Proxies read or written in one step."""
 _LOOKED_AT = 1_024
@@ -200,9 +201,7 @@ class LeastUsedStrategy:
             # empty pool. Any worker with the list mends it.
             async with self._publishing:
                 if await self._pool.size() == 0:  # not yet mended by another request, or reloaded
-                    logger.warning(
-                        "Pool %r is missing in Redis; publishing it again", self._options.pool
-                    )
+                    logger.warning(_MISSING, self._options.pool)
                     await self._publish(self._list, self._fingerprint)
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
@@ -275,6 +274,7 @@ class LeastUsedStrategy:
         if not found.whole and self._list is not None and not self._publishing.locked():
             async with self._publishing:
                 if await self._pool.fingerprint() in (None, self._fingerprint):
+                    logger.warning(_MISSING, self._options.pool)
                     await self._publish(self._list, self._fingerprint)
         return found
 
