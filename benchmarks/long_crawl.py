@@ -7,6 +7,7 @@ some to each in a row; the list is replaced in part now and then, by new session
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
 import itertools
@@ -25,6 +26,8 @@ from scrapy_smoothpool import get_pool, parse_proxies
 
 PHASE = 3_000
 """Requests after which those that are banned for a while change."""
+AHEAD = 100
+"""Requests made before they are sent."""
 BURST = 8
 """Requests to a site in a row."""
 
@@ -97,6 +100,9 @@ class LongSpider(scrapy.Spider):
         sites, every = settings.getint("BENCH_SITES"), settings.getint("BENCH_RELOAD")
         last = max(settings.getlist("BENCH_SAMPLES"))
         for number in itertools.count():
+            # Scrapy takes start requests without end: they would be the memory that grows.
+            while number - FaultyHandler.crawled > AHEAD:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             if FaultyHandler.crawled >= last:
                 return
             if every and number and number % every == 0:
