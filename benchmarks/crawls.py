@@ -130,20 +130,12 @@ class FedSpider(scrapy.Spider):
     async def feed(self, count, gaps):
         """Fetch *count* pages; return the seconds of processor and wall time of each."""
         loop = asyncio.get_running_loop()
-        self.left, self.lost, self.done = count, 0, loop.create_future()
-        requests = [
-            scrapy.Request(
-                f"http://site.test/?{number}",
-                callback=self.parse,
-                errback=self.failed,
-                dont_filter=True,
-            )
-            for number in range(count)
-        ]
+        self.todo, self.left, self.lost, self.done = count, count, 0, loop.create_future()
         watch = loop.create_task(look(gaps))
         cpu, wall = time.process_time(), time.perf_counter()
-        for request in requests:
-            self.crawler.engine.crawl(request)
+        # A few are always queued; all at once would be work for the garbage collector.
+        for _ in range(2 * CONCURRENCY):
+            self.another()
         await self.done
         wall = time.perf_counter() - wall
         await asyncio.sleep(SETTLE)
@@ -153,7 +145,15 @@ class FedSpider(scrapy.Spider):
             raise SystemExit(f"{self.lost} of {count} requests failed")
         return cpu / count, wall / count
 
+    def another(self):
+        if self.todo:
+            self.todo -= 1
+            url = f"http://site.test/?{self.todo}"
+            request = scrapy.Request(url, self.parse, errback=self.failed, dont_filter=True)
+            self.crawler.engine.crawl(request)
+
     def parse(self, response):
+        self.another()
         self.left -= 1
         if not self.left:
             self.done.set_result(None)

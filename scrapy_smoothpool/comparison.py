@@ -90,7 +90,7 @@ class _Own:
         self.answered = False
         # Where the site's counts stood when the proxy's own counting began.
         self.began = began
-        self.streak_began = began
+        self.streak_began: tuple[int, int] = began
 
 
 class _Half:
@@ -117,9 +117,8 @@ class _Site:
         self.latest: deque[tuple[float, str, bool]] = deque(maxlen=LEAST_OTHERS)
 
     def turn(self, now: float) -> None:
+        """Begin a new half: this one has lasted long enough."""
         age = now - self.began
-        if age < WINDOW / 2:
-            return
         self.past = self.now if age < WINDOW else _Half()
         self.now = _Half()
         self.began = now
@@ -141,7 +140,7 @@ class _Site:
             own.streak += 1
         else:
             own.streak, own.answered = 0, True
-            own.streak_began = _Tally(half.total, half.failed)
+            own.streak_began = half.total, half.failed
         return own
 
     def _beginning(self, now: float, proxy_id: str) -> _Tally:
@@ -167,7 +166,7 @@ class _Site:
         total, failed = now.total - own.began.total, now.failed - own.began.failed
         streak = own.streak
         since = own.streak_began
-        s_total, s_failed = now.total - since.total, now.failed - since.failed
+        s_total, s_failed = now.total - since[0], now.failed - since[1]
         own_total, own_failed = own.total, own.failed
         if before is not None:
             total += past.total - before.began.total
@@ -177,8 +176,8 @@ class _Site:
             if not own.answered:
                 since = before.streak_began
                 streak += before.streak
-                s_total += past.total - since.total
-                s_failed += past.failed - since.failed
+                s_total += past.total - since[0]
+                s_failed += past.failed - since[1]
         return stands_out(streak, streak, s_failed - streak, s_total - streak) or stands_out(
             own_failed, own_total, failed - own_failed, total - own_total
         )
@@ -218,5 +217,6 @@ class Comparison:
                 self._sites.popitem(last=False)
         else:
             self._sites.move_to_end(name)
-            site.turn(now)
+            if now - site.began >= WINDOW / 2:
+                site.turn(now)
         return site

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import signals as scrapy_signals
 from scrapy.exceptions import CloseSpider, NotConfigured
-from scrapy.utils.asyncio import is_asyncio_available, sleep
+from scrapy.utils.asyncio import create_looping_call, is_asyncio_available, sleep
 from scrapy.utils.defer import deferred_from_coro
 
 from . import checks, signals, sources
@@ -107,7 +107,10 @@ class SmoothPoolExtension:
             )
         self._ejections = Summary(logger, "ejections")
         self._panics = Summary(logger, "panics", most=1)
-        self._exhausted = False
+        self.is_heard = partial(signals.has_receivers, crawler.signals)
+        self.dry = False
+        """Whether the last request to want a proxy found none."""
+        self._flushing = create_looping_call(self.stats.flush)
         self.debugging = True
         """Whether anybody sees this package's debug lines; known when the spider opens."""
         self._closing: object = None
@@ -270,6 +273,7 @@ class SmoothPoolExtension:
             # Any other exception would only be logged, and the crawl would run.
             raise CloseSpider(FINISH_FAILED) from None
         self.debugging = any_handler_for(logger, logging.DEBUG)
+        self._flushing.start(names.FLUSH)
         logger.info("%s", self._first_line())
         if not self.settings.connection_close:
             kept = len(self.pool) - len(self.pool.closing)
@@ -299,6 +303,8 @@ class SmoothPoolExtension:
             if self.admission is not None and self._checker is not None:
                 await self.admission.stop()
                 await self._checker.close()
+            if self._flushing.running:
+                self._flushing.stop()
             self.stats.flush()
             if self.pool.state is State.OPEN:
                 await self.pool.refresh()
@@ -334,16 +340,17 @@ class SmoothPoolExtension:
         evidence = self.classifier.evidence(request, response, exception, site)
         outcome = evidence.outcome
         result = self.pool.report(proxy_id, epoch, evidence)
-        self.stats.outcome(outcome)
-        self.send(
-            signals.proxy_outcome,
-            request=request,
-            proxy_id=proxy_id,
-            outcome=outcome,
-            response=response,
-            exception=exception,
-        )
-        if result is not None:
+        self.stats.outcomes[outcome] += 1
+        if self.is_heard(signals.proxy_outcome):
+            self.send(
+                signals.proxy_outcome,
+                request=request,
+                proxy_id=proxy_id,
+                outcome=outcome,
+                response=response,
+                exception=exception,
+            )
+        if result is not None and result is not NOTHING:
             self._follow(proxy_id, evidence, result)
         return outcome
 
@@ -429,16 +436,16 @@ class SmoothPoolExtension:
         )
 
     def send(self, signal: object, **arguments: Any) -> None:
-        """Tell whoever listens; costs hardly anything where nobody does."""
-        if signals.has_receivers(self.crawler.signals, signal):
+        """Tell whoever listens."""
+        if self.is_heard(signal):
             self.crawler.signals.send_catch_log(signal, spider=self.crawler.spider, **arguments)
 
     # Empty pools
 
     def exhausted(self, reason: str) -> None:
         """Note that a request found no proxy: say so once, and close if that was chosen."""
-        if not self._exhausted:
-            self._exhausted = True
+        if not self.dry:
+            self.dry = True
             logger.warning(
                 "Pool %s has no proxy for a request: %s (SMOOTHPOOL_ON_EMPTY = %r)",
                 self.label,
@@ -455,9 +462,8 @@ class SmoothPoolExtension:
 
     def available(self) -> None:
         """Note that a request found a proxy again."""
-        if self._exhausted:
-            self._exhausted = False
-            logger.info("Pool %s has a proxy again", self.label)
+        self.dry = False
+        logger.info("Pool %s has a proxy again", self.label)
 
 
 def _on(site: str) -> str:

@@ -314,6 +314,18 @@ class Health:
         record._active_since = self._clock()
         return True
 
+    def went_well(self, proxy_id: str, epoch: int) -> bool:
+        """Note a success of a proxy that is in and has been since *epoch*.
+
+        The usual case, in one call; False, with nothing noted, when it is another one.
+        """
+        record = self._records.get(proxy_id)
+        if record is None or record.state is not _ACTIVE or record.epoch > epoch:
+            return False
+        if record.consecutive or record._history or record._seen < WINDOW:
+            record.note(failed=False)
+        return True
+
     def failed(
         self, proxy_id: str, *, certain: bool, reason: str = "", login: bool = False
     ) -> Verdict:

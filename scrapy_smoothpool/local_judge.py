@@ -103,6 +103,7 @@ class LocalJudge:
         self._admission = admission
         self._on_return = on_return
         self._whole = _Scope("", make_health(), Panic(clock))
+        self._epochs = self._whole.health.epochs
         self._sites: OrderedDict[str, _Scope] = OrderedDict()
         # Probes that got through; their proxies are put back before the next pick.
         self._returning: list[Return] = []
@@ -125,7 +126,7 @@ class LocalJudge:
     @property
     def epoch(self) -> int:
         """The present epoch."""
-        return self.health.epochs.now
+        return self._epochs.now
 
     # The list
 
@@ -298,6 +299,10 @@ class LocalJudge:
         """Take in an outcome: a ban where it counts, everything else everywhere."""
         whole = self._whole
         if not self.by_site or evidence.check:
+            well = evidence.outcome is _SUCCESS and not evidence.check
+            if well and whole.health.went_well(proxy_id, epoch):
+                whole.panic.success()
+                return NOTHING
             return self._book(whole, whole.panic, proxy_id, epoch, evidence, blamed)
         if proxy_id not in whole.health:
             return Report(stale=True)

@@ -119,7 +119,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         """Give the request a proxy, or return the request that waits in its place."""
         if keys.ASSIGNED in request.meta:
             self._give_back(request)
-        if self._robots.holds(request):
+        if self._robots.active and self._robots.holds(request):
             self._stats.inc(names.ROBOTS_WAITS)
             why = f"robots.txt could not be had, {self._robots.why(request)}"
             if self._extension.checking or self._robots.was_early(request):
@@ -136,7 +136,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         waiting = self._waiting
         if waiting.dry is not None and self._waits and not waiting.may_ask():
             return await self._wait(request, waiting.dry)
-        tries, site = keys.tries_of(request), keys.site_of(request)
+        tries = keys.tries_of(request) if keys.TRIES in request.meta else keys.NO_TRIES
+        site = keys.site_of(request)
         if tries.not_before and still_before(tries.not_before):
             return await self._wait(request, "it is banned again and again", counts=False)
         try:
@@ -196,14 +197,17 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         meta = request.meta
         if keys.WAIT in meta:
             waiting.over(request)
-        meta[keys.PROXY] = assignment.url
-        meta[keys.PROXY_ID] = assignment.proxy_id
-        meta[keys.ASSIGNED] = (assignment.proxy_id, assignment.epoch, site)
-        self._stats.gather(names.ASSIGNED)
-        self._extension.available()
-        self._extension.send(signals.proxy_assigned, request=request, proxy_id=assignment.proxy_id)
-        if self._extension.debugging:
-            logger.debug("%s goes through %s", request, assignment.proxy_id)
+        proxy_id, epoch, meta[keys.PROXY] = assignment
+        meta[keys.PROXY_ID] = proxy_id
+        meta[keys.ASSIGNED] = (proxy_id, epoch, site)
+        self._stats.assigned += 1
+        extension = self._extension
+        if extension.dry:
+            extension.available()
+        if extension.is_heard(signals.proxy_assigned):
+            extension.send(signals.proxy_assigned, request=request, proxy_id=proxy_id)
+        if extension.debugging:
+            logger.debug("%s goes through %s", request, proxy_id)
 
     # Without a proxy
 
@@ -295,9 +299,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         if assigned is None:
             return
         meta[keys.SENT] = True
-        given = self._pool.proxy(assigned[0])
-        proxy = meta.get(keys.PROXY)
-        if (given is None or proxy != given.address) and not checks.is_usable_proxy(proxy):
+        proxy, address = meta.get(keys.PROXY), self._pool.address(assigned[0])
+        if proxy != address and not checks.is_usable_proxy(proxy):
             # Another component took the proxy away; without it this would go out directly.
             # The login is gone, too: at worst the proxy asks for it.
             logger.error(
@@ -305,7 +308,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
                 "put back",
                 request,
             )
-            meta[keys.PROXY] = given.address if given else _NOWHERE
+            meta[keys.PROXY] = address or _NOWHERE
         # Last: whatever went wrong here, the request has its proxy.
         if self._some_close or self._pool.closing:
             rotates = assigned[0] in self._pool.closing
@@ -338,13 +341,15 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         meta = request.meta
         if keys.ASSIGNED in meta:
             self._give_back(request)
-        verdict = self._verdicts.pop(request, None) if self._verdicts else None
+        verdict = self._verdicts.pop(request, None)
         if meta.get(keys.DONT_CACHE) == keys.OURS:
             del meta[keys.DONT_CACHE]
-        robots = self._robots.is_robots(request)
+        robots = self._robots.active and self._robots.is_robots(request)
         if verdict is None:
+            if not robots:
+                return response
             redirected = 300 <= response.status < 400 and self._redirects
-            if robots and not redirected:
+            if not redirected:
                 self._robots.arrived(request)
             return response
         again = self._retries.again(request, *verdict)

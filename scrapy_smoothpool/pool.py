@@ -65,6 +65,7 @@ class _Member:
 
     proxy: Proxy
     url: str
+    address: str
     picks: int = 0
     successes: int = 0
     failures: int = 0
@@ -314,7 +315,7 @@ class Pool:
                 yield
 
     def _take_in(self, proxy: Proxy) -> None:
-        self._members[proxy.id] = _Member(proxy, proxy.url)
+        self._members[proxy.id] = _Member(proxy, proxy.url, proxy.address)
         if proxy.close:
             self.closing.add(proxy.id)
         self.judge.add(proxy.id, eligible=proxy.weight > 0)
@@ -335,7 +336,7 @@ class Pool:
             elif member.proxy is not proxy and member.proxy != proxy:
                 if (member.proxy.weight > 0) is not (proxy.weight > 0):
                     self.judge.set_eligible(proxy.id, proxy.weight > 0)
-                member.proxy, member.url = proxy, proxy.url
+                member.proxy, member.url, member.address = proxy, proxy.url, proxy.address
                 (self.closing.add if proxy.close else self.closing.discard)(proxy.id)
             if not number % _TAKEN_IN:
                 yield
@@ -432,6 +433,11 @@ class Pool:
         member = self._members.get(proxy_id)
         return member.proxy if member else None
 
+    def address(self, proxy_id: str) -> str | None:
+        """Return a proxy's address without its login, None when it has left the pool."""
+        member = self._members.get(proxy_id)
+        return member.address if member else None
+
     def _assign(self, proxy_id: str, epoch: int) -> Assignment | None:
         member = self._members.get(proxy_id)
         if member is None:
@@ -445,18 +451,23 @@ class Pool:
         return await self._next(exclude, sequence)
 
     async def _next(self, exclude: Collection[str], sequence: str) -> Assignment | None:
+        judge, strategy = self.judge, self.strategy
         for _ in range(_FOREIGN_TRIES):
-            epoch = self.judge.epoch
-            picked = self.strategy.pick(exclude, sequence)
-            proxy_id = picked if picked is None or isinstance(picked, str) else await picked
+            epoch = judge.epoch
+            picked = strategy.pick(exclude, sequence)
+            at_once = not strategy.shared
+            if picked is None or isinstance(picked, str):
+                proxy_id = picked
+            else:
+                at_once, proxy_id = False, await picked
             if proxy_id is None:
                 return None
             if proxy_id not in self._members:
                 if not await self._meet(proxy_id):
                     continue
-                epoch = self.judge.epoch  # a new proxy begins one
+                epoch = judge.epoch  # a new proxy begins one
             # While Redis answered, another request's outcome may have put the proxy out.
-            if not self.judge.is_out(proxy_id, sequence):
+            if at_once or not judge.is_out(proxy_id, sequence):
                 return self._assign(proxy_id, epoch)
         return None
 
@@ -534,7 +545,7 @@ class Pool:
         None when a shared pool's verdict is still to come: see :meth:`concluded`.
         """
         outcome = evidence.outcome
-        blamed = outcome.is_failure
+        blamed = outcome is not _SUCCESS and outcome.is_failure
         if evidence.answered:
             self._comparison.answered(evidence.site, proxy_id)
         elif outcome is Outcome.AMBIGUOUS:
