@@ -177,14 +177,15 @@ class Admission:
             return
         if not evidence.answered:
             logger.debug("Admission: %s failed: %s", proxy_id, evidence.why)
-        if self._first is not None:
-            self._first.ended(proxy_id, evidence)
         try:
             booked = self._pool.checked(proxy_id, epoch, evidence)
             if isinstance(booked, Awaitable):
                 await booked
         except Exception:
             self._fault("The pool did not book a check")
+        # Not before: while a proxy that passed is not back yet, the pool only seems empty.
+        if self._first is not None:
+            self._first.ended(proxy_id, evidence)
 
     def _check_ended(self, result: object, check: Deferred[None]) -> None:
         # Returns nothing, so a cancelled check leaves no unhandled error behind.

@@ -166,6 +166,9 @@ class Judge(Protocol):
         :param blamed: it is the proxy's failure.
         """
 
+    def judged(self) -> Awaitable[None] | None:
+        """Return what to await for all that was reported to be judged; None when it is."""
+
     def is_probing(self, proxy_id: str, epoch: int, site: str) -> bool:
         """Say whether an assignment of *epoch* is a probe."""
 

@@ -380,6 +380,9 @@ class LocalJudge:
             site=scope.site,
         )
 
+    def judged(self) -> None:
+        """Return nothing to await: an outcome is judged when it is reported."""
+
     def standing(self, proxy_id: str) -> Standing:
         """Return a proxy's health everywhere."""
         record = self.health[proxy_id]

@@ -601,15 +601,19 @@ class Pool:
             raise
         return found
 
-    def checked(self, proxy_id: str, epoch: int, evidence: Evidence) -> None:
-        """Take in how a check ended. It is no request: nothing but health changes."""
+    def checked(self, proxy_id: str, epoch: int, evidence: Evidence) -> Awaitable[None] | None:
+        """Take in how a check ended. It is no request: nothing but health changes.
+
+        Returns what to await for that to be so, in a shared pool.
+        """
         member = self._members.get(proxy_id)
         if member is None:
-            return
+            return None
         failed = not evidence.answered and evidence.outcome is not Outcome.NEUTRAL
         if failed:
             member.last_fault = evidence.why
         self.judge.report(proxy_id, epoch, evidence._replace(check=True), failed)
+        return self.judge.judged()
 
     async def refresh(self) -> None:
         """Bring :meth:`snapshot` up to date where other workers have a say."""

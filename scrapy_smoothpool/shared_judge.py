@@ -21,9 +21,17 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Coroutine,
+    Generator,
+    Sequence,
+)
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .exceptions import StoreError, StoreUnavailable
 from .health import CANDIDATE, FALL_BACK, LEAST, POOR, WINDOW
@@ -100,6 +108,16 @@ class _Out(NamedTuple):
     reason: str
     since: float
     """This worker's clock when it heard of it."""
+
+
+class _Delivered:
+    """Delivers when it is awaited, and nothing when nobody does."""
+
+    def __init__(self, deliver: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._deliver = deliver
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from self._deliver().__await__()
 
 
 class SharedJudge:
@@ -369,6 +387,10 @@ class SharedJudge:
             happened = Happened(proxy_id, epoch, kind, reason, self._jitter())
         self._tell(_Waiting(happened, evidence, blamed))
         return None
+
+    def judged(self) -> Awaitable[None]:
+        """Deliver what was reported, in one go for all who await this; later if Redis is away."""
+        return _Delivered(self._deliver)
 
     def _kind(self, proxy_id: str, epoch: int, evidence: Evidence, blamed: bool) -> Kind | None:
         if blamed:

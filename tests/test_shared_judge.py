@@ -468,6 +468,18 @@ async def test_a_probe_that_this_worker_cannot_use_is_anothers(workers):
 
 
 @in_loop
+async def test_a_check_that_is_awaited_has_been_judged(workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "GATHER", 60.0)
+    one = await workers("abcd", admission=True)
+    assert await one.picks(1) == [None]
+    (probe,) = await one.pool.take_probes(1)
+    booked = one.pool.checked(probe.proxy_id, probe.epoch, Evidence(Outcome.SUCCESS, answered=True))
+    assert booked is not None
+    await booked
+    assert await one.picks(1) == [probe.proxy_id]
+
+
+@in_loop
 async def test_checks_of_a_new_list_are_not_late(workers):
     one = await workers("ab", admission=True)
     await one.pool.take_probes(9)
