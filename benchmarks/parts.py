@@ -1,7 +1,7 @@
 """What `make bench` runs, in this order: a line each, and the function that makes its section.
 
 A script takes `--json FILE`. Its arguments here are chosen so that all of them together take less
-than ten minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
+than twenty minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
 look (`make bench QUICK=1`).
 """
 
