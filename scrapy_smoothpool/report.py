@@ -80,7 +80,9 @@ def closing_table(members: Sequence[MemberView]) -> str:
 def _row(member: MemberView, members: Sequence[MemberView]) -> Row:
     picks = sum(m.picks for m in members)
     weight = sum(m.weight for m in members)
-    state = "out: " * member.out + "drained " * (member.weight == 0) + member.last_fault
+    # Another worker may have put it out, and this one never met its fault.
+    fault = member.last_fault or member.reason * member.out
+    state = "out: " * member.out + "drained " * (member.weight == 0) + fault
     return (
         member.id,
         str(member.weight),

@@ -129,6 +129,13 @@ def test_who_is_out_or_drained_is_said_and_why():
     assert found == ["", "503", "out: 403", "drained", "out: drained 429"]
 
 
+def test_one_that_another_worker_put_out_says_why_as_far_as_is_known():
+    elsewhere = member(out=True, reason="proxy_error")
+    assert [row["last fault"] for row in rows(closing_table([elsewhere])).values()] == [
+        "out: proxy_error"
+    ]
+
+
 def test_one_that_is_out_weighs_nothing():
     views = [member(0, weight=5, effective_weight=4.0, out=True, reason="banned")]
     (row,) = rows(closing_table(views)).values()
