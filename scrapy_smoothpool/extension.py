@@ -299,12 +299,12 @@ class SmoothPoolExtension:
         )
 
     async def _spider_closed(self, spider: Spider) -> None:
+        if self._flushing.running:
+            self._flushing.stop()
         try:
             if self.admission is not None and self._checker is not None:
                 await self.admission.stop()
                 await self._checker.close()
-            if self._flushing.running:
-                self._flushing.stop()
             self.stats.flush()
             if self.pool.state is State.OPEN:
                 await self.pool.refresh()

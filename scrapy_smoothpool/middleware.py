@@ -300,7 +300,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return
         meta[keys.SENT] = True
         proxy, address = meta.get(keys.PROXY), self._pool.address(assigned[0])
-        if proxy != address and not checks.is_usable_proxy(proxy):
+        # No address: it has left the pool. Then nothing is taken for granted.
+        if (address is None or proxy != address) and not checks.is_usable_proxy(proxy):
             # Another component took the proxy away; without it this would go out directly.
             # The login is gone, too: at worst the proxy asks for it.
             logger.error(
