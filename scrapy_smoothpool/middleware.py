@@ -131,8 +131,10 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         while self._pool.state is _NEW and not self._waiting.closing:
             # Another component sent this from its own spider_opened handler.
             await self._waiting.hold(request)
+        early = False
         if self._extension.admission is not None:
             self._extension.admit(request)
+            early = self._extension.checking
         waiting = self._waiting
         if waiting.dry is not None and self._waits and not waiting.may_ask():
             return await self._wait(request, waiting.dry)
@@ -140,26 +142,30 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         site = keys.site_of(request)
         if tries.not_before and still_before(tries.not_before):
             return await self._wait(request, "it is banned again and again", counts=False)
+        # What says that the pool is not empty is asked before the pick and not after it: it may
+        # end while Redis answers, or between two looks at the clock.
+        too_soon = bool(tries.proxies) and still_before(tries.last_not_before)
+        rested = bool(self._pool.rests and self._pool.resting(site))
         try:
             assignment = await self._pool.acquire(tries.proxies, site)
-            if assignment is None and tries.proxies and not still_before(tries.last_not_before):
+            if assignment is None and tries.proxies and not too_soon:
                 assignment = await self._pool.acquire((), site)
         except StoreError as error:
             self._stats.inc(names.STORE_ERRORS)
-            return await self._no_proxy(request, waiting.ran_dry(str(error)))
+            return await self._no_proxy(request, waiting.ran_dry(str(error)), early=early)
         if assignment is not None:
             self._assign(request, assignment, site)
             return None
-        if tries.proxies and still_before(tries.last_not_before):
+        if too_soon:
             return await self._wait(request, "the only proxy left has just failed", counts=False)
         if self._pool.paced(site):
             return await self._wait(request, "hardly anything gets through", counts=False)
-        if self._pool.resting(site):
+        if rested:
             # The site's own wish: other sites go on, and the pool is not empty.
             return await self._none_for(request, f"proxies rest on {site} (Retry-After)")
         if self._pool.only_there(site):
             return await self._none_for(request, self._why(site))
-        return await self._no_proxy(request, waiting.ran_dry(self._why(site)))
+        return await self._no_proxy(request, waiting.ran_dry(self._why(site)), early=early)
 
     def _wants_proxy(self, request: Request) -> bool:
         """Say whether the pool has to serve this request; raise if nothing may carry it."""
@@ -226,8 +232,8 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return f"those that are not out everywhere ({out} are) are out on {site}"
         return f"{out} proxies are out"
 
-    async def _no_proxy(self, request: Request, reason: str) -> Request:
-        if self._extension.checking:
+    async def _no_proxy(self, request: Request, reason: str, *, early: bool) -> Request:
+        if early:
             # Not empty, but not known yet: whatever is to become of an empty pool can wait.
             return await self._wait(request, f"{reason}, and not all of them are checked yet")
         self._extension.exhausted(reason)

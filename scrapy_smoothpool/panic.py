@@ -64,5 +64,8 @@ class Panic:
 
     @property
     def between_turns(self) -> bool:
-        """Whether the next turn is still to come."""
-        return self.on and self._clock() < self._next
+        """Whether the last turn found a proxy: then whoever found none came between two turns.
+
+        Not a look at the clock: the next turn may come while one asks why it had none.
+        """
+        return self.on and self._next > 0.0

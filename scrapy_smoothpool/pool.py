@@ -138,7 +138,7 @@ class Pool:
         # Who reloads now, and who waits to, in this order.
         self._reloads: deque[object] = deque()
         self._comparison = Comparison(clock)
-        self._rests = Rests(clock)
+        self.rests = Rests(clock)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -372,7 +372,7 @@ class Pool:
         judge = self.judge
         # Each site has its own sequence where it has its own verdicts.
         sequence = site if judge.by_site else ""
-        if not (tried or self._tickets or self._rests or judge.minds(sequence)):
+        if not (tried or self._tickets or self.rests or judge.minds(sequence)):
             return await self._next((), sequence)
         if not judge.may_pick(sequence):
             return None
@@ -414,7 +414,7 @@ class Pool:
 
     def resting(self, site: str) -> Collection[str]:
         """Return the ids of proxies that rest on a site because it asked for it."""
-        return self._rests.on(site) if self._rests else ()
+        return self.rests.on(site) if self.rests else ()
 
     def only_there(self, site: str) -> bool:
         """Say whether a pool that has none for a site may have some for others."""
@@ -571,7 +571,7 @@ class Pool:
         if blamed or ambiguous:
             member.last_fault = evidence.why
         if evidence.rest:
-            self._rests.rest(evidence.site, proxy_id, evidence.rest)
+            self.rests.rest(evidence.site, proxy_id, evidence.rest)
 
     def concluded(self, proxy_id: str, report: Report) -> None:
         """Note what an outcome led to."""
