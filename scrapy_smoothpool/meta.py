@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import SplitResult
-
-from scrapy.utils.httpobj import urlparse_cached
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -90,12 +88,15 @@ def tries_of(request: Request) -> Tries:
 def site_of(request: Request) -> str:
     """Return the site a request belongs to: its host, unless ``smoothpool_site`` groups it."""
     site = request.meta.get(SITE)
-    return str(site) if site is not None else _host(urlparse_cached(request).netloc)
+    if site is not None:
+        return str(site)
+    return _host(request.url.partition("//")[2].partition("/")[0])
 
 
 @lru_cache(maxsize=1_000)
-def _host(netloc: str) -> str:
-    return SplitResult("", netloc, "", "", "").hostname or ""
+def _host(authority: str) -> str:
+    """Return the host of what stands between "//" and the path; not parsed at every request."""
+    return urlsplit(f"//{authority}").hostname or ""
 
 
 def take_out(request: Request) -> Assigned | None:

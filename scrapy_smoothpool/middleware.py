@@ -98,8 +98,10 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         self._watches_scheduler = False
         if checks.others_after(crawler.settings, type(self)):
             self._watch_scheduler()
-        connect(self._sent, signal=scrapy_signals.request_reached_downloader)
-        connect(self._downloaded, signal=scrapy_signals.response_downloaded)
+        # Sent at every request.
+        self._receivers = (signals.receiver(self._sent), signals.receiver(self._downloaded))
+        connect(self._receivers[0], signal=scrapy_signals.request_reached_downloader)
+        connect(self._receivers[1], signal=scrapy_signals.response_downloaded)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -145,7 +147,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         # What says that the pool is not empty is asked before the pick and not after it: it may
         # end while Redis answers, or between two looks at the clock.
         too_soon = bool(tries.proxies) and still_before(tries.last_not_before)
-        rested = bool(self._pool.rests and self._pool.resting(site))
+        rested = bool(self._pool.rests.by_site and self._pool.resting(site))
         try:
             assignment = await self._pool.acquire(tries.proxies, site)
             if assignment is None and tries.proxies and not too_soon:
@@ -299,7 +301,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
         request.meta.pop(keys.RETURNED, None)
         self._give_back(request)
 
-    def _sent(self, request: Request) -> None:
+    def _sent(self, request: Request, **_: object) -> None:
         meta = request.meta
         assigned = meta.get(keys.ASSIGNED)
         if assigned is None:
@@ -326,7 +328,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
 
     # After the download
 
-    def _downloaded(self, request: Request, response: Response) -> None:
+    def _downloaded(self, request: Request, response: Response, **_: object) -> None:
         assigned = keys.take_out(request)
         if assigned is None:
             return

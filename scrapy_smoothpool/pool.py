@@ -372,7 +372,13 @@ class Pool:
         judge = self.judge
         # Each site has its own sequence where it has its own verdicts.
         sequence = site if judge.by_site else ""
-        if not (tried or self._tickets or self.rests or judge.minds(sequence)):
+        if not (tried or self._tickets or self.rests.by_site or judge.minds(sequence)):
+            if not self.strategy.shared:  # then there is nothing to wait for
+                epoch = judge.epoch
+                picked = self.strategy.pick((), sequence)
+                if isinstance(picked, str) and (member := self._members.get(picked)) is not None:
+                    member.picks += 1
+                    return Assignment(picked, epoch, member.url)
             return await self._next((), sequence)
         if not judge.may_pick(sequence):
             return None
@@ -414,7 +420,7 @@ class Pool:
 
     def resting(self, site: str) -> Collection[str]:
         """Return the ids of proxies that rest on a site because it asked for it."""
-        return self.rests.on(site) if self.rests else ()
+        return self.rests.on(site) if self.rests.by_site else ()
 
     def only_there(self, site: str) -> bool:
         """Say whether a pool that has none for a site may have some for others."""

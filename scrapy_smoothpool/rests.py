@@ -30,20 +30,18 @@ class Rests:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._sites: OrderedDict[str, _Site] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._sites)
+        self.by_site: OrderedDict[str, _Site] = OrderedDict()
+        """For nobody else to change; empty while nobody rests anywhere."""
 
     def rest(self, site: str, proxy_id: str, seconds: float) -> None:
         """Let a proxy rest on a site; a longer rest than the present one replaces it."""
-        found = self._sites.get(site)
+        found = self.by_site.get(site)
         if found is None:
-            found = self._sites[site] = _Site()
-            if len(self._sites) > MAX_SITES:
-                self._sites.popitem(last=False)
+            found = self.by_site[site] = _Site()
+            if len(self.by_site) > MAX_SITES:
+                self.by_site.popitem(last=False)
         else:
-            self._sites.move_to_end(site)
+            self.by_site.move_to_end(site)
         end = self._clock() + min(seconds, MAX_REST)
         if proxy_id not in found.ids:
             found.ids.add(proxy_id)
@@ -52,10 +50,10 @@ class Rests:
 
     def on(self, site: str) -> Set[str]:
         """Return the proxies that rest on a site now. Not to be changed by the caller."""
-        found = self._sites.get(site)
+        found = self.by_site.get(site)
         if found is None:
             return frozenset()
-        self._sites.move_to_end(site)
+        self.by_site.move_to_end(site)
         now = self._clock()
         while found.heap and found.heap[0][0] <= now:
             _, proxy_id = heapq.heappop(found.heap)
@@ -66,5 +64,5 @@ class Rests:
                 del found.ends[proxy_id]
                 found.ids.remove(proxy_id)
         if not found.ids:
-            del self._sites[site]
+            del self.by_site[site]
         return found.ids

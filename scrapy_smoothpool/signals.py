@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pydispatch import dispatcher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.signalmanager import SignalManager
 
 proxy_assigned = object()
@@ -33,6 +35,19 @@ it had been out everywhere), ``spider``."""
 pool_exhausted = object()
 """No proxy is free; sent once until one is free again. ``reason`` (text), ``duration`` (seconds
 until a proxy that is out is due for its probe, None when none is out), ``spider``."""
+
+
+def receiver(method: Callable[..., object]) -> Callable[..., None]:
+    """Return a plain function that calls *method*, for a signal that is sent at every request.
+
+    To a bound method a dispatch costs several calls more: its weak reference is made of Python
+    code, and what it does not accept is sorted out. The caller has to keep what this returns.
+    """
+
+    def call(**arguments: object) -> None:
+        method(**arguments)
+
+    return call
 
 
 _EVERYBODY = dispatcher.Any

@@ -17,20 +17,20 @@ def rests(clock) -> Rests:
 
 
 def test_at_first_nobody_rests(rests):
-    assert not rests
+    assert not rests.by_site
     assert rests.on("a.test") == set()
 
 
 def test_a_proxy_rests_for_its_time_and_on_its_site_only(rests, clock):
     rests.rest("a.test", "a", 2.0)
-    assert rests
+    assert rests.by_site
     assert rests.on("a.test") == {"a"}
     assert rests.on("b.test") == set()
     clock.now += 1.9
     assert rests.on("a.test") == {"a"}
     clock.now += 0.1
     assert rests.on("a.test") == set()
-    assert not rests
+    assert not rests.by_site
 
 
 def test_each_proxy_rests_for_its_own_time(rests, clock):
@@ -84,7 +84,7 @@ def test_the_least_recently_used_sites_go(rests):
     assert rests.on("asked.test") == {"a"}
     rests.rest("told.test", "b", 1_000.0)
     rests.rest("new.test", "a", 1_000.0)
-    assert len(rests._sites) == MAX_SITES
+    assert len(rests.by_site) == MAX_SITES
     assert rests.on("unused.test") == set()
     assert rests.on("asked.test") == {"a"}
     assert rests.on("told.test") == {"a", "b"}
@@ -95,11 +95,11 @@ def test_memory_does_not_grow_with_the_number_of_rests(rests, clock):
     for number in range(5_000):
         rests.rest("a.test", f"p{number % 10}", 1_000.0)
         clock.now += 0.01  # each a little longer than the one before
-    site = rests._sites["a.test"]
+    site = rests.by_site["a.test"]
     assert len(site.heap) == len(site.ends) == len(site.ids) == 10
     clock.now += 1_000
     assert rests.on("a.test") == set()
-    assert not rests._sites
+    assert not rests.by_site
 
 
 class RestsMachine(RuleBasedStateMachine):
@@ -133,7 +133,7 @@ class RestsMachine(RuleBasedStateMachine):
     @invariant()
     def it_is_true_while_anybody_rests(self):
         if any(self.resting(site) for site in "xy"):
-            assert self.rests
+            assert self.rests.by_site
 
     def teardown(self):
         for site in "xy":
