@@ -246,7 +246,7 @@ class Pool:
         drive = self._turns.drive
         new, changed, proxies = await drive(self._difference(proxies))
         await drive(self._accepted([*new, *changed]))
-        self.strategy.check(proxies)
+        await drive(self._checked(proxies))
         self.judge.expect(len(proxies))
         # Known before they can be picked; who leaves is forgotten when they no longer can.
         introduced: list[str] = []
@@ -304,6 +304,12 @@ class Pool:
     def _accepted(self, proxies: Sequence[Proxy]) -> Steps[None]:
         for start in range(0, max(1, len(proxies)), _LOOKED_AT):
             self._accept(proxies[start : start + _LOOKED_AT])
+            yield
+
+    def _checked(self, proxies: Sequence[Proxy]) -> Steps[None]:
+        for start in range(0, len(proxies), _LOOKED_AT):
+            # With the first, since what a strategy cannot work with may be a difference.
+            self.strategy.check([proxies[0], *proxies[start : start + _LOOKED_AT]])
             yield
 
     def _introduce(self, proxies: Sequence[Proxy], introduced: list[str]) -> Steps[None]:

@@ -140,6 +140,51 @@ def test_a_list_is_taken_over_while_requests_go_on(kind, redis_url):
     check()
 
 
+def test_no_step_looks_at_the_whole_list(kind, redis_url, monkeypatch):
+    @in_loop
+    async def check():
+        made = Made(kind, proxies(0, 10), redis_url)
+        await made.pool.open()
+        looked_at = []
+        look = made.strategy.check
+        monkeypatch.setattr(
+            made.strategy, "check", lambda piece: looked_at.append(len(piece)) or look(piece)
+        )
+        await made.pool.reload(proxies(0, 5_000))
+        assert max(looked_at) < 1_000
+        assert sum(looked_at) >= 5_000
+        await made.pool.close()
+
+    check()
+
+
+def test_one_odd_weight_at_the_end_of_a_long_list_is_seen(redis_url):
+    @in_loop
+    async def check():
+        made = Made("least_used", proxies(0, 10), redis_url)
+        await made.pool.open()
+        with pytest.raises(SettingsError, match="unequal weights"):
+            await made.pool.reload([*proxies(0, 3_000), proxy(3_000, weight=2)])
+        assert len(made.pool) == 10
+        await made.pool.close()
+
+    check()
+
+
+def test_a_reload_is_no_clash_of_lists(redis_url, caplog):
+    @in_loop
+    async def check():
+        made = Made("least_used", proxies(0, 10), redis_url)
+        await made.pool.open()
+        with caplog.at_level("INFO"):
+            await made.pool.reload(proxies(5, 12))
+        await made.pool.close()
+
+    check()
+    assert "a list of 7 proxies takes the place of one of 10" in caplog.text
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_who_stays_keeps_counts_and_health(kind, redis_url):
     @in_loop
     async def check():

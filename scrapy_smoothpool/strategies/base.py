@@ -64,6 +64,8 @@ class Strategy(Protocol):
     def check(self, proxies: Sequence[Proxy]) -> None:
         """Refuse a list that this strategy cannot work with.
 
+        A long list comes in pieces, each with the list's first proxy at its head.
+
         Raises :exc:`~scrapy_smoothpool.exceptions.SettingsError`.
         """
 

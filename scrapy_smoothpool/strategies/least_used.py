@@ -138,7 +138,9 @@ class LeastUsedStrategy:
             self._options.start_count,
             candidates=self._options.admission,
         )
-        if result.replaced:
+        if not result.replaced:
+            return
+        if self._list is None:
             logger.warning(
                 "Pool %r held another list of %d proxies, which this worker's list of %d "
                 "replaces for every worker; if both are meant, give them different names "
@@ -146,6 +148,13 @@ class LeastUsedStrategy:
                 self._options.pool,
                 result.replaced,
                 len(lines),
+            )
+        else:  # a reload, which is meant to
+            logger.info(
+                "Pool %r: a list of %d proxies takes the place of one of %d, for every worker",
+                self._options.pool,
+                len(lines),
+                result.replaced,
             )
 
     async def members(self) -> Sequence[Proxy]:
