@@ -51,7 +51,7 @@ lint: $(VENV)/.lint
 	else echo "luacheck: not on PATH, left out"; fi
 
 bench: $(VENV)/.bench
-	@echo "Running the benchmarks; allow ten to twenty minutes on two idle cores:"
+	@echo "Running the benchmarks; allow ten minutes on two idle cores:"
 	@$(RUN) benchmarks/run_all.py $(if $(QUICK),--quick)
 
 clean:

@@ -21,7 +21,7 @@ that makes them again is
 {command}
 ```
 
-which takes ten to twenty minutes on two idle cores. Each script's docstring says what it measures
+which takes about ten minutes on two idle cores. Each script's docstring says what it measures
 and what it does not.
 
 {about}

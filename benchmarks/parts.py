@@ -1,7 +1,7 @@
 """What `make bench` runs, in this order: a line each, and the function that makes its section.
 
 A script takes `--json FILE`. Its arguments here are chosen so that all of them together take less
-than twenty minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
+than ten minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
 look (`make bench QUICK=1`).
 """
 
@@ -42,7 +42,7 @@ PARTS = [
             "middleware",
             "A request's way through the middleware",
             "crawls.py",
-            f"--null --proxies 10 10000 --rounds 60 --requests 64 {_OURS}",
+            f"--null --proxies 10 10000 --rounds 30 --requests 64 {_OURS}",
             f"--null {_LOOK} {_OURS}",
             sections.middleware,
         ),
@@ -50,7 +50,7 @@ PARTS = [
             "crawls",
             "Whole crawls",
             "crawls.py",
-            f"--rounds 24 --requests 80 {_RIVALS}",
+            f"--rounds 20 --requests 64 {_RIVALS}",
             f"{_LOOK} {_RIVALS}",
             sections.crawls,
         ),
@@ -58,7 +58,7 @@ PARTS = [
             "delay",
             "A distant Redis",
             "crawls.py",
-            f"--proxies 1000 --rounds 20 --requests 160 {_FAR}",
+            f"--proxies 1000 --rounds 20 --requests 96 {_FAR}",
             f"{_LOOK} {_FAR}",
             sections.delay,
         ),
@@ -66,7 +66,7 @@ PARTS = [
             "workers",
             "Workers that share a pool",
             "workers.py",
-            "--rounds 1 --requests 2400",
+            "--rounds 1 --requests 1600",
             "--rounds 1 --requests 400 --workers 1 2",
             sections.workers,
         ),
@@ -78,18 +78,23 @@ PARTS = [
             "--quick --sizes 10 1000",
             sections.server_time,
         ),
-        Part("memory", "Memory", "memory.py", "", "--from 1000 --to 5000", sections.memory),
+        Part("memory", "Memory", "memory.py", "--quick", "--from 1000 --to 5000", sections.memory),
         Part(
             "gaps",
             "Gaps of the event loop",
             "gaps.py",
-            "--rounds 3 --requests 800",
+            "--rounds 2 --requests 600",
             "--rounds 1 --requests 300 --proxies 10",
             sections.gaps,
         ),
-        Part("load", "Long lists", "load.py", "--quick", "--quick", sections.verdicts),
+        Part("load", "Long lists", "load.py", "", "--quick", sections.load),
         Part(
-            "connections", "Connections", "connections.py", "--quick", "--quick", sections.verdicts
+            "connections",
+            "Connections",
+            "connections.py",
+            "--quick",
+            "--quick --handlers http11",
+            sections.connections,
         ),
     )
     if (HERE / part.script).exists()

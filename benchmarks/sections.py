@@ -327,3 +327,97 @@ def gaps(figures):
 def verdicts(figures):
     """What can be said of a benchmark whose figures have no table here: its promises."""
     return held(figures).strip() or "See its JSON.", []
+
+
+def load(figures):
+    size = figures["about"]["proxies"]
+    reading = [
+        [form, f"{seconds:.2f}", f"{additions:.1f}"]
+        for form, (seconds, additions) in figures["parse"].items()
+    ]
+    pools = figures["pools"]
+    steps = ["control", *_reloads(pools)]
+    rows = [
+        [name, what, _in(one, f"{what}, s", 1, ".2f"), *_of_reload(one, what)]
+        for name, one in pools.items()
+        for what in steps
+        if any(key.startswith(f"{what}, ") for key in one)
+    ]
+    starts = [
+        [name, _in(one, "open, s", 1, ".2f"), _in(one, "join, s", 1, ".2f")]
+        for name, one in pools.items()
+    ]
+    text = (
+        f"A list of {size:,} proxies: the processor time that its parsing takes (and how many "
+        "million additions the machine does in that time), how long a pool takes to open with it "
+        "and, with Redis, to join it, and how late the event loop is while it is replaced.\n\n"
+        + table(["form", "s", "million additions"], reading)
+        + "\n\n"
+        + table(["pool", "opens, s", "is joined, s"], starts)
+        + "\n\n"
+        + table(["pool", "reload", "s", "late, 99.9 %, ms", "late at most, ms"], rows)
+        + held(figures, " s", ".3f")
+    )
+    return text, []
+
+
+def _reloads(pools):
+    found = {}
+    for one in pools.values():
+        for key in one:
+            what, _, kind = key.rpartition(", ")
+            if kind == "s" and what not in ("open", "join"):
+                found[what] = None
+    return list(found)
+
+
+def _in(figures, name, times, form):
+    return f"{times * figures[name]:{form}}" if name in figures else ""
+
+
+def _of_reload(figures, what):
+    return (
+        _in(figures, f"{what}, gap 99.9 %", 1e3, ".1f"),
+        _in(figures, f"{what}, gap max", 1e3, ".1f"),
+    )
+
+
+def connections(figures):
+    about = figures["about"]
+    variants = {"keep": "as it comes", "close": "closed", "bound": f"at most {about['bound']} idle"}
+    rows = []
+    for row in figures["rows"]:
+        rounds = row["rounds"]
+
+        def middle(what, rounds=rounds):
+            return median(one[what] for one in rounds)
+
+        rows.append(
+            [
+                f"{row['handler']}, {row['pages']}",
+                variants[row["variant"]],
+                f"{middle('opened'):,.0f}",
+                f"{middle('peak'):,.0f}",
+                f"{middle('left'):,.0f}",
+                f"{middle('memory') / 1e6:.1f}",
+                f"{1e3 * middle('cpu') / middle('requests'):.2f}",
+            ]
+        )
+    text = (
+        f"Sockets and memory of {about['requests']:,} requests over {about['proxies']:,} proxies, "
+        "with and without what the pool can do about idle connections "
+        "([connections.md](connections.md) says what to choose).\n\n"
+        + table(
+            [
+                "handler",
+                "idle connections",
+                "opened",
+                "peak",
+                "left",
+                "grew by, MB",
+                "ms a request",
+            ],
+            rows,
+        )
+    )
+    return text, []
