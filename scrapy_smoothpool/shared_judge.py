@@ -62,8 +62,9 @@ MOST = 500
 """Outcomes in one delivery."""
 KEPT = 10_000
 """Outcomes kept while Redis does not take them, beside a batch in doubt; the oldest go first."""
-GATHER = 0.05
-"""Seconds in which successes are gathered for one delivery; a failure is delivered at once."""
+GATHER = 0.2
+"""Seconds in which successes are gathered for one delivery. A failure, or a probe that got through,
+is delivered at once, with what is before it."""
 PAUSE = 0.5
 """Seconds between two tries to deliver, while Redis does not answer."""
 LONG_PAUSE = 5.0
@@ -378,6 +379,7 @@ class SharedJudge:
             return NOTHING  # it says nothing of the proxy
         if self._probing and self.is_probing(proxy_id, epoch, ""):
             del self._probing[proxy_id]
+            self._urgent.set()
         if kind is _SUCCEEDED:
             if not evidence.check:
                 self._panic.success()

@@ -480,6 +480,20 @@ async def test_a_check_that_is_awaited_has_been_judged(workers, monkeypatch):
 
 
 @in_loop
+async def test_a_probe_that_got_through_waits_for_no_others(workers, monkeypatch):
+    monkeypatch.setattr(shared_judge, "GATHER", 60.0)
+    one = await workers("abcd", eject_time=0.1)
+    one.tell("b", Outcome.SUCCESS)
+    one.tell("a", Outcome.PROXY_ERROR, 3)
+    await one.told(4)
+    assert await one.probe(0.11) == "a"
+    one.tell("c", Outcome.SUCCESS)  # alone it would wait
+    one.tell("a", Outcome.SUCCESS)
+    await one.told(6)
+    assert one.returned() == [Return("a")]
+
+
+@in_loop
 async def test_checks_of_a_new_list_are_not_late(workers):
     one = await workers("ab", admission=True)
     await one.pool.take_probes(9)
