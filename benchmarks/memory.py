@@ -59,6 +59,9 @@ def settings(name, args, url):
     every = args.reload
     own = {
         **OURS,
+        # Each has but a few requests before it is replaced.
+        "SMOOTHPOOL_MAX_FAILS": 1,
+        "SMOOTHPOOL_EJECT_AFTER": 2,
         "SMOOTHPOOL_EJECT_TIME": 1,
         "SMOOTHPOOL_EJECT_TIME_MAX": 5,
         "DOWNLOADER_MIDDLEWARES": LEFT_OUT,

@@ -266,6 +266,10 @@ def distinguish(proxies: Iterable[Proxy]) -> list[Proxy]:
     return result
 
 
+# What most logins have encoded: "40" → "@".
+_ASCII = {f"{code:02{case}}": chr(code) for code in range(128) for case in "xX"}
+
+
 def percent_decoded(text: str | None) -> str | None:
     """Decode ``%XX`` in one part of a login; a ``%`` without two hex digits stays.
 
@@ -273,6 +277,17 @@ def percent_decoded(text: str | None) -> str | None:
     """
     if text is None or "%" not in text:
         return text
+    first, *rest = text.split("%")
+    decoded = [first]
+    for part in rest:
+        character = _ASCII.get(part[:2])
+        if character is None:
+            return _decoded(text)
+        decoded += (character, part[2:])
+    return "".join(decoded)
+
+
+def _decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_smoothpool.parsing import parse_proxies
-from scrapy_smoothpool.proxy import MAX_NAME_LENGTH, MAX_WEIGHT, SCHEMES, Proxy, distinguish
+from scrapy_smoothpool.proxy import (
+    MAX_NAME_LENGTH,
+    MAX_WEIGHT,
+    SCHEMES,
+    InvalidProxy,
+    Proxy,
+    distinguish,
+    percent_decoded,
+)
 
 _label = st.from_regex(r"[a-z0-9_]([a-z0-9_-]{0,8}[a-z0-9_])?", fullmatch=True)
 _tail = st.sampled_from(["example", "vendor", "x", "xn--bcher-kva"])
@@ -292,3 +300,19 @@ def test_line_under_another_id_is_refused() -> None:
 
 def test_ids_are_ascii_unless_named() -> None:
     assert all(re.fullmatch(r"[!-~]+", Proxy(s, "Bücher.example", 80, "ü").id) for s in SCHEMES)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["%", "%4", "%40", "%3a", "%7F", "%C3", "%c3%BC", "%%", "a", "ü", "+"])
+    )
+)
+def test_percent_encoded_text_is_decoded_as_the_standard_library_does(pieces):
+    text = "".join(pieces)
+    try:
+        expected = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        with pytest.raises(InvalidProxy, match="not UTF-8"):
+            percent_decoded(text)
+    else:
+        assert percent_decoded(text) == expected

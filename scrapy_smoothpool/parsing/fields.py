@@ -49,6 +49,7 @@ _ROLE_OF = {alias: role for role, aliases in _ROLES.items() for alias in aliases
 _EASILY_MISTYPED = [alias for alias in _ROLE_OF if len(alias) > 3]
 _TEXTS = ("url", "host", "scheme", "username", "password")
 _QUICK = frozenset({*_TEXTS, "port", "weight"})
+_URL_AND_WEIGHT = frozenset({"url", "weight"})
 _TEXT_OR_NONE = {str, type(None)}
 _HOST = re.compile("[A-Za-z0-9._-]+")
 # 1 equals True and 0 False.
@@ -122,6 +123,8 @@ def _quickly(fields: Mapping[str, object]) -> Proxy | None:
     """Make a proxy of the fields that long lists have; None where there is more to look at."""
     if not _QUICK.issuperset(fields):
         return None
+    if _URL_AND_WEIGHT.issuperset(fields):
+        return _quickly_of_url(fields.get("url"), fields.get("weight"))
     text, host, scheme, username, password = map(fields.get, _TEXTS)
     port, own = fields.get("port"), fields.get("weight")
     if not {type(text), type(host), type(scheme), type(username), type(password)} <= _TEXT_OR_NONE:
@@ -146,6 +149,22 @@ def _quickly(fields: Mapping[str, object]) -> Proxy | None:
             username = password = None
     try:
         return Proxy(scheme or "http", host, port, username, password, own)  # type: ignore[arg-type]
+    except InvalidProxy:
+        return None  # the long way knows the better reason
+
+
+def _quickly_of_url(text: object, weight: object) -> Proxy | None:
+    if type(text) is not str or (address := quick_address(text)) is None:
+        return None
+    scheme, host, port, username, password, _ = address
+    if weight is None or weight == "":
+        weight = 1
+    elif type(weight) is str and weight.isascii() and weight.isdigit() and len(weight) < 10:
+        weight = int(weight)
+    elif type(weight) is not int:
+        return None
+    try:
+        return Proxy(scheme or "http", host, port, username, password, weight)
     except InvalidProxy:
         return None  # the long way knows the better reason
 

@@ -65,7 +65,8 @@ def read_line(line: str, weight: int | None = None) -> Proxy:
         differ from it.
     :raises ValueError: (as ``InvalidProxy``) with a reason free of secrets.
     """
-    common = _COMMON.fullmatch(line)
+    encoded = "%" in line  # which neither of the first two patterns takes
+    common = None if encoded else _COMMON.fullmatch(line)
     if common is not None:
         scheme, username, password, host, port, own = common.groups()
         if weight is None and own is None:
@@ -74,7 +75,7 @@ def read_line(line: str, weight: int | None = None) -> Proxy:
             return Proxy(scheme or "http", host, int(port), username, password, int(own))
         address = Address(scheme, host, int(port), username, password)
         return make_proxy(address, {} if own is None else {"weight": own}, weight)
-    login = (_BARE if "@" in line else _FOUR).fullmatch(line)
+    login = None if encoded else (_BARE if "@" in line else _FOUR).fullmatch(line)
     if login is not None:
         share = 1 if weight is None else weight
         parts = login.groupdict()

@@ -15,8 +15,8 @@ class Header:
 
     delimiter: str
     names: tuple[str, ...]
-    roles: tuple[str | None, ...] | None = None
-    """What each column is for; None where a row's own value decides whether it is read."""
+    places: tuple[tuple[int, str], ...] | None = None
+    """Where the columns are that matter, and what for; None where a row's own value decides."""
 
     def read_row(self, line: str) -> Proxy:
         """Read one row.
@@ -26,10 +26,9 @@ class Header:
         fields = split_fields(line.strip("\ufeff\r\n"), self.delimiter)
         if len(fields) != len(self.names):
             raise InvalidProxy(f"{len(fields)} columns where the header names {len(self.names)}")
-        if self.roles is None:
+        if self.places is None:
             return read_record(by_role(dict(zip(self.names, fields, strict=True))))
-        pairs = zip(self.roles, fields, strict=True)
-        return read_record({role: value for role, value in pairs if role is not None})
+        return read_record({role: fields[place] for place, role in self.places})
 
 
 def read_header(line: str) -> Header | None:
@@ -60,7 +59,10 @@ def read_header(line: str) -> Header | None:
     roles = [role for role in all_roles if role not in (None, "on", "off")]
     if len(set(roles)) != len(roles):
         raise InvalidProxy("two columns for one thing")
-    return Header(delimiter, names, None if {"on", "off"} & set(all_roles) else all_roles)
+    if {"on", "off"} & set(all_roles):
+        return Header(delimiter, names)
+    places = tuple((place, role) for place, role in enumerate(all_roles) if role is not None)
+    return Header(delimiter, names, places)
 
 
 def _is_address_column(name: str) -> bool:
