@@ -63,8 +63,12 @@ def auto_scale(weights: Iterable[int], max_fails: int) -> int:
     share at 10, 100 and 300 proxies; without one it would keep nearly all of it.
     """
     active = [weight for weight in weights if weight > 0]
-    if not active:
+    return scale_for(len(active), sum(active), max_fails)
+
+
+def scale_for(count: int, total: int, max_fails: int) -> int:
+    """Return what :func:`auto_scale` does, for *count* weights above 0 that make up *total*."""
+    if not count:
         return 1
-    count, total = len(active), sum(active)
     # mean = total / count, all in integers; -(-a // b) rounds up.
     return max(1, -(-10 * max_fails * count * count // total))

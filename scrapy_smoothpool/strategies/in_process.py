@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Self
 
-from ..penalties import auto_scale, kept_scale, penalty
+from ..penalties import kept_scale, penalty, scale_for
 from ..proxy import Proxy
 from ..turns import Steps, Stopped, at_once, emptied
 from .base import StrategyOptions, WeightView
@@ -106,12 +106,15 @@ class SmoothWRRStrategy:
 
     def _set(self, proxies: Sequence[Proxy]) -> Steps[None]:
         weights: dict[str, int] = {}
+        active = total = 0
         for proxy in proxies:
-            weights[proxy.id] = proxy.weight
+            weights[proxy.id] = weight = proxy.weight
+            active += weight > 0
+            total += weight
             if not len(weights) % _LOOKED_AT:
                 yield
         fixed = self._options.weight_scale
-        wanted = auto_scale(weights.values(), self._options.max_fails)
+        wanted = scale_for(active, total, self._options.max_fails)
         yield
         scale = fixed or kept_scale(self._scale, wanted)
         scaled = {}

@@ -279,8 +279,11 @@ class SmoothWeightedRoundRobin:
         partly the new one; newcomers come before those they replace go. Those in `disabled` (as it
         is when their turn comes) begin disabled.
         """
-        wanted = _checked(weights)
-        yield
+        wanted: dict[str, int] = {}
+        for name, weight in weights.items():
+            wanted[name] = _whole_number("weight", name, weight)
+            if not len(wanted) % (16 * _UNITS):
+                yield from self._between_steps()
         names = list(self._slots)
         gone, changed, done = list[str](), False, 0
         for name in names:
