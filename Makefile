@@ -10,6 +10,8 @@ PYTHONS_LOWEST = python3.11 python3.12 python3.13 python3.14 python3
 PYTEST_ARGS ?=
 # Anything makes it a short look: make bench QUICK=1
 QUICK ?=
+# Anything makes the crawls whose memory is looked at long: make bench LONG=1
+LONG ?=
 
 VENV = .venv
 VENV_LOWEST = .venv-lowest
@@ -21,7 +23,7 @@ help:
 	@echo "make test         run the tests; PYTEST_ARGS=\"-k robots\" runs some of them"
 	@echo "make test-lowest  the same with the oldest Scrapy, redis and Twisted we support"
 	@echo "make lint         ruff, mypy, import-linter; luacheck where it is on PATH"
-	@echo "make bench        run the benchmarks and write docs/performance.md; QUICK=1 for a short look"
+	@echo "make bench        run the benchmarks and write docs/performance.md; QUICK=1 for a short look, LONG=1 for a long one"
 	@echo "make clean        remove what the others made"
 
 demo: $(VENV)/.demo
@@ -51,8 +53,8 @@ lint: $(VENV)/.lint
 	else echo "luacheck: not on PATH, left out"; fi
 
 bench: $(VENV)/.bench
-	@echo "Running the benchmarks; allow ten minutes on two idle cores:"
-	@$(RUN) benchmarks/run_all.py $(if $(QUICK),--quick)
+	@echo "Running the benchmarks; allow ten to fifteen minutes on two idle cores:"
+	@$(RUN) benchmarks/run_all.py $(if $(QUICK),--quick) $(if $(LONG),--long)
 
 clean:
 	rm -rf $(VENV) $(VENV_LOWEST) .tox dist build .hypothesis .import_linter_cache \

@@ -15,7 +15,8 @@ list. Each crawl has a process of its own; garbage is collected before each look
                          with 5,000 only 40 sites are remembered at a time
     least_used           with a local Redis, whose own memory is given, too
 
-Must hold: less than 5 MB more than the control.
+Must hold: less than 5 MB more than the control, from request 20,000 on. Before that, what is
+bounded is not full yet.
 
 Does not measure: connections (the handler does no I/O), memory at the start, which is the list's.
 
@@ -36,6 +37,7 @@ from redis import Redis
 from farm.redis_server import RedisServer
 
 MUST_HOLD = 5.0  # MB more than the control
+WARM = 20_000  # requests from which on it must
 FEW = 100
 CONTROL = "cycle"
 # What has nothing to do with proxies is left out: a crawl takes half as long then.
@@ -131,7 +133,7 @@ def main():
             f"{row['ejections']:,} ejections, {row['restorations']:,} returns, "
             f"{row['cpu']:.0f} s of processor time"
         )
-        if name != CONTROL:
+        if name != CONTROL and args.first >= WARM:
             what = f"{name}: less than {MUST_HOLD:g} MB more than the control"
             held.append(
                 {"what": what, "figure": row["more_mb"], "holds": row["more_mb"] < MUST_HOLD}

@@ -21,7 +21,8 @@ that makes them again is
 {command}
 ```
 
-which takes about ten minutes on two idle cores. Each script's docstring says what it measures
+which takes ten to fifteen minutes on two idle cores (memory over 200,000 requests takes as long
+again: `make bench LONG=1`). Each script's docstring says what it measures
 and what it does not.
 
 {about}

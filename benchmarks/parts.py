@@ -1,8 +1,8 @@
 """What `make bench` runs, in this order: a line each, and the function that makes its section.
 
 A script takes `--json FILE`. Its arguments here are chosen so that all of them together take less
-than ten minutes on two idle cores, most of it in the paired crawls; `quick` are those of a short
-look (`make bench QUICK=1`).
+than a quarter of an hour on two idle cores, most of it in the paired crawls; `quick` are those of a
+short look (`make bench QUICK=1`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Part(NamedTuple):
     arguments: str
     quick: str
     section: Callable[[Any], tuple[str, list[dict[str, Any]]]]
+    long: str | None = None
+    """Arguments of a measurement that takes longer than all the others (`make bench LONG=1`)."""
 
 
 _LOOK = "--proxies 1000 --rounds 2 --requests 100"
@@ -78,7 +80,15 @@ PARTS = [
             "--quick --sizes 10 1000",
             sections.server_time,
         ),
-        Part("memory", "Memory", "memory.py", "--quick", "--from 1000 --to 5000", sections.memory),
+        Part(
+            "memory",
+            "Memory",
+            "memory.py",
+            "--quick",
+            "--from 1000 --to 5000",
+            sections.memory,
+            long="",
+        ),
         Part(
             "gaps",
             "Gaps of the event loop",
@@ -92,7 +102,7 @@ PARTS = [
             "connections",
             "Connections",
             "connections.py",
-            "--quick",
+            "--proxies 100 --rounds 1 --after 1",
             "--quick --handlers http11",
             sections.connections,
         ),

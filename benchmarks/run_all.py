@@ -5,9 +5,12 @@ was made. A script that fails does not keep the others from running; the command
 and names it. What must hold and does not is named, too, but fails nothing: on a machine that does
 something else at the same time it may be the machine's fault.
 
-Usage: python benchmarks/run_all.py [--quick] [--only NAME …] [--results FOLDER] [--page FILE]
+Usage: python benchmarks/run_all.py [--quick | --long] [--only NAME …] [--results FOLDER]
+                                    [--page FILE]
 
-A short look (`--quick`) leaves docs/ alone and writes into benchmarks/results/quick/.
+With `--long` the crawls whose memory is looked at have 200,000 requests, which alone takes a
+quarter of an hour. A short look (`--quick`) leaves docs/ alone and writes into
+benchmarks/results/quick/.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ def main():
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a short look")
+    parser.add_argument("--long", action="store_true", help="memory over 200,000 requests")
     parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--results", type=Path, metavar="FOLDER")
     parser.add_argument("--page", type=Path, metavar="FILE")
@@ -74,6 +78,8 @@ def main():
     here, failed, started = about(), [], time.monotonic()
     for part in PARTS:
         arguments = part.quick if args.quick else part.arguments
+        if args.long and part.long is not None:
+            arguments = part.long
         if part.name in args.only and not run(part, arguments, here, results):
             failed.append(part.name)
     found = page.load(results)
