@@ -324,11 +324,6 @@ def gaps(figures):
     return text, []
 
 
-def verdicts(figures):
-    """What can be said of a benchmark whose figures have no table here: its promises."""
-    return held(figures).strip() or "See its JSON.", []
-
-
 def load(figures):
     size = figures["about"]["proxies"]
     reading = [

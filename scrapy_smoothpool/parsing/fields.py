@@ -126,14 +126,10 @@ def _quickly(fields: Mapping[str, object]) -> Proxy | None:
     if _URL_AND_WEIGHT.issuperset(fields):
         return _quickly_of_url(fields.get("url"), fields.get("weight"))
     text, host, scheme, username, password = map(fields.get, _TEXTS)
-    port, own = fields.get("port"), fields.get("weight")
+    port, own = fields.get("port"), _quick_weight(fields.get("weight"))
     if not {type(text), type(host), type(scheme), type(username), type(password)} <= _TEXT_OR_NONE:
         return None
-    if own is None or own == "":
-        own = 1
-    elif type(own) is str and own.isascii() and own.isdigit() and len(own) < 10:
-        own = int(own)
-    if type(own) is not int or (scheme and scheme not in SCHEMES):
+    if own is None or (scheme and scheme not in SCHEMES):
         return None
     if text and not (host or port not in (None, "") or username or password):
         address = quick_address(cast("str", text))
@@ -157,16 +153,22 @@ def _quickly_of_url(text: object, weight: object) -> Proxy | None:
     if type(text) is not str or (address := quick_address(text)) is None:
         return None
     scheme, host, port, username, password, _ = address
-    if weight is None or weight == "":
-        weight = 1
-    elif type(weight) is str and weight.isascii() and weight.isdigit() and len(weight) < 10:
-        weight = int(weight)
-    elif type(weight) is not int:
+    own = _quick_weight(weight)
+    if own is None:
         return None
     try:
-        return Proxy(scheme or "http", host, port, username, password, weight)
+        return Proxy(scheme or "http", host, port, username, password, own)
     except InvalidProxy:
         return None  # the long way knows the better reason
+
+
+def _quick_weight(given: object) -> int | None:
+    """Read a weight; 1 where none is given, None where there is more to look at."""
+    if given is None or given == "":
+        return 1
+    if type(given) is str and given.isascii() and given.isdigit() and len(given) < 10:
+        return int(given)
+    return given if type(given) is int else None
 
 
 def _address(fields: Mapping[str, object]) -> Address:
