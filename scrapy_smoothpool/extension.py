@@ -40,7 +40,7 @@ from .shared_judge import SharedJudge, health_rules
 from .stats import Stats
 from .strategies.base import Strategy, StrategyOptions
 from .strategies.registry import find_strategy
-from .turns import Turns
+from .turns import Stopped, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,6 +60,9 @@ FINISH_REDIS_DOWN = "smoothpool_redis_down"
 """finish_reason of a crawl that ``SMOOTHPOOL_ON_REDIS_DOWN = "close"`` ended."""
 FINISH_FAILED = "smoothpool_failed"
 """finish_reason of a crawl whose pool could not be opened; no request went out."""
+
+_WATCH = 0.25
+"""Seconds between two looks whether a crawl that is being opened is still wanted."""
 
 # The extension of a crawler, as an attribute of the crawler: it lives exactly as long, and
 # two crawlers in one process share nothing.
@@ -266,8 +269,15 @@ class SmoothPoolExtension:
     # The crawl's beginning and end
 
     async def _spider_opened(self, spider: Spider) -> None:
+        # Opening may wait for Redis. Scrapy sends no signal when a crawl is stopped meanwhile.
+        watch = create_looping_call(self._stop_opening)
+        if self.crawler.crawling:
+            watch.start(_WATCH)
         try:
             await self.pool.open()
+        except Stopped:
+            logger.info("The crawl was stopped before pool %s was open", self.label)
+            raise CloseSpider("shutdown") from None
         except Exception as error:
             known = isinstance(error, SmoothPoolError)
             logger.error(
@@ -278,6 +288,9 @@ class SmoothPoolExtension:
             )
             # Any other exception would only be logged, and the crawl would run.
             raise CloseSpider(FINISH_FAILED) from None
+        finally:
+            if watch.running:
+                watch.stop()
         self.debugging = any_handler_for(logger, logging.DEBUG)
         self._flushing.start(names.FLUSH)
         logger.info("%s", self._first_line())
@@ -285,6 +298,10 @@ class SmoothPoolExtension:
             kept = len(self.pool) - len(self.pool.closing)
             bound = self.settings.max_idle_connections or kept
             checks.warn_descriptors(self.crawler.settings, min(kept, bound))
+
+    def _stop_opening(self) -> None:
+        if not self.crawler.crawling:
+            self._turns.stop()
 
     @property
     def label(self) -> str:
