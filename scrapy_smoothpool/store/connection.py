@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -67,23 +68,31 @@ class RedisConnection:
         """Where this connects to."""
         return self._address
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int] = ()) -> Any:
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | int] = (),
+        *,
+        sent_whole: bool = False,
+    ) -> Any:
         """Run *script* and return its reply: bytes, int, list or None.
 
         EVALSHA, and EVAL when the server does not know the script (any more), so
         that SCRIPT LOAD need not be permitted. At most one retry, and only when
         the connection broke: a call that timed out may still be carried out.
 
+        :param sent_whole: EVAL without trying EVALSHA before.
         :raises StoreUnavailable: for what may mend by itself.
         :raises StoreError: for what a person has to mend.
         """
         rest = (len(keys), *keys, *args)
 
         async def evaluate(client: Any) -> Any:
-            try:
-                return await client.execute_command("EVALSHA", script.sha, *rest)
-            except NoScriptError:
-                return await client.execute_command("EVAL", script.text, *rest)
+            if not sent_whole:
+                with suppress(NoScriptError):
+                    return await client.execute_command("EVALSHA", script.sha, *rest)
+            return await client.execute_command("EVAL", script.text, *rest)
 
         return await self.call(evaluate)
 

@@ -70,6 +70,7 @@ LOGIN_ERRORS = (
 
 # What redis-py, OpenSSL and the servers say, where there is no class of its own.
 _PHRASES = (
+    (re.compile(r"can't run this command|ACL failure"), "NOPERM"),
     (re.compile(r"Invalid Database|DB index is out of range"), "DATABASE"),
     (re.compile(r"CERTIFICATE|certificate|UNKNOWN_CA|unknown ca", re.ASCII), "CERTIFICATE"),
     (re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER|SSL|ssl/tls"), "PLAIN"),

@@ -482,5 +482,11 @@ async def server_time(conn: RedisConnection, keys: Keys) -> int:
 
 
 async def refused_commands(conn: RedisConnection, keys: Keys) -> list[str]:
-    """Return those commands of the scripts that the server does not let this user run."""
-    return [text(name) for name in await conn.run(SCRIPTS["check_access"], keys.checked)]
+    """Return those commands of the scripts that the server does not let this user run.
+
+    EVALSHA and EVAL themselves raise what :meth:`.RedisConnection.run` does.
+    """
+    reply = await conn.run(SCRIPTS["check_access"], keys.checked, sent_whole=True)
+    if not reply:
+        await server_time(conn, keys)  # by EVALSHA
+    return [text(name) for name in reply]
