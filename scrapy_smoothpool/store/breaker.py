@@ -25,7 +25,7 @@ class Breaker:
     """Lets one call at a time try while a server does not answer.
 
     Says so in the log, once an outage, and when it is over; and once what a person has to
-    mend. Not before the first answer, though: a start that fails is told by whoever starts.
+    mend. Not before :attr:`tells` is set: a start that fails is told by whoever starts.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,6 +37,7 @@ class Breaker:
         self._trying = False
         self._answered = False
         self._told = ""
+        self.tells = False
 
     @property
     def answered(self) -> bool:
@@ -73,14 +74,14 @@ class Breaker:
             self._next_try = now + PAUSE
             if self._error is None:
                 self._since = now
-                if self._answered:
+                if self.tells:
                     logger.warning("%s; trying again every %g s", error, PAUSE)
             # A copy: a traceback grows wherever an exception is raised.
             self._error = StoreUnavailable(*error.args)
             return
         if self._error is not None:
             self._back()  # it answered
-        if self._answered and self._told != str(error):
+        if self.tells and self._told != str(error):
             self._told = str(error)
             logger.error("%s", error)
 
@@ -90,6 +91,6 @@ class Breaker:
             self._trying = False
 
     def _back(self) -> None:
-        if self._answered:
+        if self.tells:
             logger.info("%s answers again after %.1f s", self._name, self._clock() - self._since)
         self._error = None

@@ -175,6 +175,10 @@ class RedisConnection:
     def _is_closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"Redis at {self._address}: the connection is closed")
 
+    def begin_telling(self) -> None:
+        """Tell in the log, from now on, what goes wrong; before, whoever opens the pool does."""
+        self._breaker.tells = True
+
     async def aclose(self) -> None:
         """Close all connections. Never raises; calls in flight fail."""
         self._closed = True
@@ -198,7 +202,8 @@ def ping_once(address: RedisAddress | str, timeout: float = TIMEOUT) -> None:
     thread.start()
     thread.join(timeout)
     if not outcome:
-        raise StoreUnavailable(f"Redis at {found} did not answer within {timeout:g} s")
+        hint = " (is it a server without TLS?)" if found.tls else ""
+        raise StoreUnavailable(f"Redis at {found} did not answer within {timeout:g} s{hint}")
     if outcome[0] is not None:
         raise outcome[0]
 

@@ -43,8 +43,8 @@ class SharedPool:
         if refused:
             raise StoreError(
                 f"Redis at {self.connection.describe()} refuses {', '.join(refused)}: allow the "
-                "user all commands of the line in docs/redis.md; a server older than Redis 6.2 "
-                "does not know them all"
+                f"user of {self.connection.address.setting} all commands that docs/redis.md "
+                "lists; a server older than Redis 6.2 does not know them"
             )
         await publish.check_version(self.connection, self.keys)
 

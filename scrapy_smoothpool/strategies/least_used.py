@@ -141,8 +141,11 @@ class LeastUsedStrategy:
             self._alone = WhileAway(shared, secrets.token_hex(8))
         await self._wait_for_redis()
         if proxies:
-            return await self.reload(proxies)
-        return await self.members()
+            listed = await self.reload(proxies)
+        else:
+            listed = await self.members()
+        shared.connection.begin_telling()
+        return listed
 
     async def _wait_for_redis(self) -> None:
         """See that the pool can be used, and wait for Redis as long as was chosen."""
@@ -244,9 +247,9 @@ class LeastUsedStrategy:
 
     async def _pick(self, skipped: Collection[str]) -> str | None:
         found = await self._pool.pick_excluding(sorted(skipped)) if skipped else None
-        if found is None and await self._pool.size() == 0:
-            # The key is gone (flushed, or a server that came back empty): that is not an
-            # empty pool. Any worker mends it.
+        if found is None:
+            # The key may be gone (flushed, or a server that came back empty): that is not an
+            # empty pool. Any worker mends it, maybe another one just now.
             assert self._published is not None
             await self._published.mend()
             found = await self._pool.pick_excluding(sorted(skipped))

@@ -41,6 +41,7 @@ def clock() -> Clock:
 def breaker(clock: Clock) -> Breaker:
     made = Breaker("Redis at h", clock)
     made.succeeded()
+    made.tells = True
     return made
 
 
@@ -121,11 +122,12 @@ def test_an_outage_is_told_when_it_begins_and_when_it_is_over(
     ]
 
 
-def test_nothing_is_told_before_the_first_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_told_before_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     breaker = Breaker("Redis at h")
     breaker.failed(GONE)
     breaker.failed(StoreError("no permission"))
+    breaker.succeeded()
     breaker.failed(GONE)
     assert caplog.records == []
 
@@ -188,7 +190,9 @@ async def test_more_than_may_be_under_way_wait_their_turn(own: RedisServer) -> N
 def test_a_permission_taken_away_is_told_and_mends(
     own: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = SharedPool(RedisConnection(own.url), Keys())
+    connection = RedisConnection(own.url)
+    connection.begin_telling()
+    pool = SharedPool(connection, Keys())
     run(pool.publish(named(3), "f"))
     with redis.Redis.from_url(own.url) as raw:
         raw.execute_command("ACL", "SETUSER", "default", "-zincrby")
