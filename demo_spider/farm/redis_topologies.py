@@ -167,12 +167,13 @@ class SentinelSetup:
         replicas = [_pairs(one) for one in told("REPLICAS")]
         others = [_pairs(one) for one in told("SENTINELS")]
         running = sum(one.running for one in self.sentinels)
+        # Whole flags are not compared: "master_down" stays with the others for a while.
         return (
             primary["flags"] == "master"
-            and [one["flags"] for one in replicas] == ["slave"]
+            and [_is_up(one) for one in replicas] == [True]
             and replicas[0]["master-link-status"] == "ok"
             and replicas[0]["master-port"] == primary["port"]
-            and sum(one["flags"] == "sentinel" for one in others) == running - 1
+            and sum(_is_up(one) for one in others) == running - 1
         )
 
 
@@ -363,6 +364,10 @@ def _try(server: RedisServer, *words: str | int) -> None:
 
 def _pairs(flat: list[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _is_up(instance: dict[str, str]) -> bool:
+    return not {"s_down", "o_down", "disconnected"} & set(instance["flags"].split(","))
 
 
 def _in_sync(replica: RedisServer, primary: RedisServer) -> bool:
