@@ -20,7 +20,7 @@ from scrapy_smoothpool.settings import NAMES, OnRedisDown, Settings
 from scrapy_smoothpool.store import breaker, clients, connection, options, publish, scripts, url
 from scrapy_smoothpool.store.keys import VERSION, Keys
 from scrapy_smoothpool.store.shared_pool import COMMANDS
-from scrapy_smoothpool.strategies import least_used, published
+from scrapy_smoothpool.strategies import least_used, published, while_away
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "redis.md").read_text("utf-8")
@@ -94,7 +94,7 @@ def test_every_option_is_one_and_stands_where_it_says():
     assert defaults["protocol"] == [str(clients._limits(url.parse_url("redis://h"))["protocol"])]
 
 
-def test_its_example_is_taken(tmp_path):
+def test_its_example_is_taken():
     scope: dict[str, object] = {}
     exec(block("python"), scope)
     own = {name: value for name, value in scope.items() if name in NAMES}
@@ -325,6 +325,9 @@ def test_its_numbers_are_those_of_the_code():
         f"it tries for {least_used._FAREWELL:g} s",
         f"after {publish.LEASE // 1000} s another may publish, after "
         f"{publish.STAGING_TTL // 1000} s what was laid out is gone",
+        f"when {scripts.DELIVERED_TTL // 1000} s or more lie between",
+        f"({shared_judge.MOST} at most) count twice",
+        f"with {scripts.ADDED_TTL // 3_600_000} h and {while_away._HANDED_OVER} proxies",
         f"finish reason `{extension.FINISH_REDIS_DOWN}`",
         f"finish reason `{extension.FINISH_FAILED}`",
         f"did not answer within {clients.TIMEOUT:g} s",
