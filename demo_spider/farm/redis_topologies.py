@@ -80,6 +80,8 @@ class SentinelSetup:
                 _try(sentinel, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 2000)
                 # Not after 10 s: what they know of a server that is back is then soon true.
                 _try(sentinel, "SENTINEL", "DEBUG", "INFO-PERIOD", 1000)
+                # What others said of the last primary must not count against the next one.
+                _try(sentinel, "SENTINEL", "DEBUG", "ASK-PERIOD", 200)
         except BaseException:
             self.stop()
             raise
@@ -111,12 +113,16 @@ class SentinelSetup:
         self._wait_until_healthy()
 
     def force_failover(self) -> RedisServer:
-        """Have a Sentinel swap the two, both of which stay up; return the new primary."""
+        """Have a Sentinel swap the two, both of which stay up; return the new primary.
+
+        The old one is told at once to follow; Sentinels leave it a primary for 8 s more.
+        """
         old = self.primary
         promoted = next(server for server in self.servers if server is not old)
         _ask(self.sentinels[0], "SENTINEL", "FAILOVER", self.service)
         self._wait_for_primary(promoted)
         self._follow(old, promoted)
+        _ask(old, "REPLICAOF", "127.0.0.1", promoted.port)
         self._wait_until_healthy()
         return promoted
 
@@ -152,9 +158,7 @@ class SentinelSetup:
         server.args = self.args
 
     def _wait_until_healthy(self) -> None:
-        primary = self.primary
-        replica = next(server for server in self.servers if server is not primary)
-        _wait(lambda: _in_sync(replica, primary), "the replica to be in sync")
+        _wait(lambda: _in_sync(self.replica, self.primary), "the replica to be in sync")
         for sentinel in self.sentinels:
             if sentinel.running:
                 _wait(partial(self._knows_all, sentinel), "a Sentinel to know the others")
@@ -312,10 +316,11 @@ class _Sentinel(RedisServer):
     def _furnish(self, directory: Path) -> None:
         super()._furnish(directory)
         # Written once: what it learns, it writes there itself.
+        # A split vote is held again after twice the timeout; a promotion needs 1 s of it.
         (directory / "sentinel.conf").write_text(
             f"sentinel monitor {self.service} 127.0.0.1 {self.primary.port} 2\n"
             f"sentinel down-after-milliseconds {self.service} 1000\n"
-            f"sentinel failover-timeout {self.service} 3000\n"
+            f"sentinel failover-timeout {self.service} 1500\n"
             f"sentinel parallel-syncs {self.service} 1\n"
         )
 
