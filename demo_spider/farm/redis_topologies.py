@@ -78,6 +78,9 @@ class SentinelSetup:
             self._wait_until_healthy()
             for sentinel in self.sentinels:
                 _try(sentinel, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 2000)
+                # With the usual 1 s, a new primary is taken for down before its first PING,
+                # and the replica is promoted at once.
+                _try(sentinel, "SENTINEL", "DEBUG", "PING-PERIOD", 500)
                 # Not after 10 s: what they know of a server that is back is then soon true.
                 _try(sentinel, "SENTINEL", "DEBUG", "INFO-PERIOD", 1000)
                 # What others said of the last primary must not count against the next one.
