@@ -78,8 +78,13 @@ class SentinelSetup:
             self.wait_until_healthy()
             for sentinel in self.sentinels:
                 _try(sentinel, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 2000)
+                # With the usual 1 s, a new primary is taken for down before its first PING,
+                # and the replica is promoted at once.
+                _try(sentinel, "SENTINEL", "DEBUG", "PING-PERIOD", 500)
                 # Not after 10 s: what they know of a server that is back is then soon true.
                 _try(sentinel, "SENTINEL", "DEBUG", "INFO-PERIOD", 1000)
+                # What others said of the last primary must not count against the next one.
+                _try(sentinel, "SENTINEL", "DEBUG", "ASK-PERIOD", 200)
         except BaseException:
             self.stop()
             raise
@@ -111,12 +116,16 @@ class SentinelSetup:
         self.wait_until_healthy()
 
     def force_failover(self) -> RedisServer:
-        """Have a Sentinel swap the two, both of which stay up; return the new primary."""
+        """Have a Sentinel swap the two, both of which stay up; return the new primary.
+
+        The old one is told at once to follow; Sentinels leave it a primary for 8 s more.
+        """
         old = self.primary
         promoted = next(server for server in self.servers if server is not old)
         _ask(self.sentinels[0], "SENTINEL", "FAILOVER", self.service)
         self._wait_for_primary(promoted)
         self._follow(old, promoted)
+        _ask(old, "REPLICAOF", "127.0.0.1", promoted.port)
         self.wait_until_healthy()
         return promoted
 
@@ -312,10 +321,11 @@ class _Sentinel(RedisServer):
     def _furnish(self, directory: Path) -> None:
         super()._furnish(directory)
         # Written once: what it learns, it writes there itself.
+        # A split vote is held again after twice the timeout; a promotion needs 1 s of it.
         (directory / "sentinel.conf").write_text(
             f"sentinel monitor {self.service} 127.0.0.1 {self.primary.port} 2\n"
             f"sentinel down-after-milliseconds {self.service} 1000\n"
-            f"sentinel failover-timeout {self.service} 3000\n"
+            f"sentinel failover-timeout {self.service} 1500\n"
             f"sentinel parallel-syncs {self.service} 1\n"
         )
 
