@@ -22,8 +22,8 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, RedisError
 from redis.retry import Retry as SyncRetry
 
 from scrapy_smoothpool.store.options import OWN, SENTINEL
@@ -226,6 +226,11 @@ def _primary_of(address: RedisAddress, kind: Any, arguments: dict[str, Any]) -> 
             connection.connect()
             connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
             found = connection.read_response()
+        except (AuthenticationError, NoPermissionError):
+            problem = RedisError(
+                "a Sentinel refuses the login, or SENTINEL GET-MASTER-ADDR-BY-NAME: give its "
+                "user as sentinel_username and sentinel_password"
+            )
         except (RedisError, OSError) as error:
             problem = problem or error
         else:

@@ -46,7 +46,8 @@ _REMEDIES: dict[str, str] = {
     "CERTIFICATE": "the server's certificate is not trusted, or ours is not by the server: set "
     "ssl_ca_certs (and ssl_certfile, ssl_keyfile) in {setting} or SMOOTHPOOL_REDIS_PARAMS",
     "PLAIN": "TLS fails: is {setting} that of a server without TLS? Then begin it with redis://",
-    "NO CLUSTER": "the server is no cluster: begin {setting} with redis:// or rediss://",
+    "NO CLUSTER": "the server is no cluster, or its user may not run CLUSTER SLOTS: begin "
+    "{setting} with redis:// or rediss://, or allow +cluster|slots and +command",
 }
 _KINDS: dict[type[Exception], str] = {
     redis_errors.AuthenticationError: "LOGIN",
@@ -105,6 +106,8 @@ def translate(error: BaseException, address: RedisAddress, *, worked: bool = Fal
         return StoreError(
             f"{where} does not speak the Redis protocol; check the address in {address.setting}"
         )
+    if isinstance(error, redis_errors.ClusterError):  # sent on and on while a slot moves
+        return StoreUnavailable(f"{where} is not ready: {text}")
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return StoreUnavailable(f"{where} did not answer in time")
     unreachable = (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)
