@@ -43,7 +43,7 @@ from ..store.verdicts import (
     Probes,
     VerdictStore,
 )
-from ..turns import Steps, at_once, emptied
+from ..turns import Steps, Stopped, at_once, emptied
 from .base import StrategyOptions, WeightView
 from .published import Published
 from .while_away import WhileAway
@@ -171,9 +171,8 @@ class LeastUsedStrategy:
         drive = self._options.turns.drive
         lines = await drive(_lines(proxies))
         mark = await drive(fingerprint_in_steps(lines))
-        assert self._published is not None
-        former = self._published.lines
-        await self._published.publish(lines, mark)
+        former = self._list.lines
+        await self._list.publish(lines, mark)
         if self._options.admission:  # then newcomers are out until they have passed a check
             self._out.update(name for name in lines if name not in self._known)
         await drive(self._know(proxies))
@@ -218,6 +217,11 @@ class LeastUsedStrategy:
         assert self._shared is not None, "open() comes first"
         return self._shared
 
+    @property
+    def _list(self) -> Published:
+        assert self._published is not None, "open() comes first"
+        return self._published
+
     def pick(
         self, exclude: Collection[str] = (), site: str = ""
     ) -> str | Awaitable[str | None] | None:
@@ -250,16 +254,15 @@ class LeastUsedStrategy:
         if found is None:
             # The key may be gone (flushed, or a server that came back empty): that is not an
             # empty pool. Any worker mends it, maybe another one just now.
-            assert self._published is not None
-            await self._published.mend()
+            await self._list.mend()
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
     async def _fetch(self, number: int) -> list[str]:
         found = await self._pool.pick_many(number)
         if found.members:
-            assert self._published is not None
-            await self._published.saw(found.least)
+            with suppress(StoreError):  # these picks are made; the next ones will tell again
+                await self._list.saw(found.least)
             if self._out:
                 self._out.difference_update(found.members)  # another worker's probe got through
         return found.members
@@ -294,12 +297,13 @@ class LeastUsedStrategy:
         while True:
             await asyncio.sleep(_AGAIN)
             try:
-                assert self._published is not None
-                await self._published.mend()
+                await self._list.mend()
                 owed = alone.owed
                 await alone.hand_over()
             except StoreError:
                 continue  # the connection says what there is to say
+            except Stopped:
+                return
             alone.active = False  # with nothing awaited since the last was handed over
             logger.info(
                 "Pool %r is shared again after %.1f s; %d allocations made meanwhile were added",
@@ -379,8 +383,7 @@ class LeastUsedStrategy:
         )
         self._out.update(found.put_out)
         if not found.whole:
-            assert self._published is not None
-            await self._published.mend_in_part()
+            await self._list.mend_in_part()
         return found
 
     def withdraw(self, gone: Collection[str]) -> None:
