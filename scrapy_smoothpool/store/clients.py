@@ -22,7 +22,12 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry as SyncRetry
 
@@ -231,6 +236,9 @@ def _primary_of(address: RedisAddress, kind: Any, arguments: dict[str, Any]) -> 
                 "a Sentinel refuses the login, or SENTINEL GET-MASTER-ADDR-BY-NAME: give its "
                 "user as sentinel_username and sentinel_password"
             )
+        except ResponseError as error:
+            unknown = "unknown command" in str(error)
+            problem = RedisError(f"{host}:{port} is no Sentinel") if unknown else error
         except (RedisError, OSError) as error:
             problem = problem or error
         else:

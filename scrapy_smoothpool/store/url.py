@@ -136,7 +136,7 @@ def parse_url(
         found["path"] = place = unquote(parts.path)
     else:
         port = SENTINEL_PORT if topology is Topology.SENTINEL else DEFAULT_PORT
-        nodes = _nodes(parts.netloc.rpartition("@")[2], port, topology, refuse)
+        nodes = _nodes(parts.netloc, port, topology, refuse)
         found["nodes"] = tuple(nodes)
         place = ",".join(f"[{host}]:{n}" if ":" in host else f"{host}:{n}" for host, n in nodes)
         path = parts.path.strip("/")
@@ -227,10 +227,13 @@ def _given(
 
 
 def _nodes(
-    netloc: str, port: int, topology: Topology, refuse: Callable[[str], SettingsError]
+    authority: str, port: int, topology: Topology, refuse: Callable[[str], SettingsError]
 ) -> list[tuple[str, int]]:
+    login, _, netloc = authority.rpartition("@")
     if "," in netloc and topology is Topology.SINGLE:
         raise refuse("several hosts make sense with redis+sentinel:// or redis+cluster:// only")
+    if "@" in login and topology is not Topology.SINGLE:
+        raise refuse("the login stands once, before the first host (and an '@' in it is %40)")
     nodes = []
     for node in netloc.split(","):
         try:

@@ -55,6 +55,8 @@ _AGAIN = 0.5
 """Seconds between two tries to reach Redis at start, or to come back to it."""
 _FAREWELL = 1.0
 """Seconds in which the last allocations must be handed over."""
+_LAST_TRIES = 0.1
+"""Seconds between two tries to do that."""
 _READ = 64
 """Proxies read or written in one step."""
 _LOOKED_AT = 1_024
@@ -135,25 +137,18 @@ class LeastUsedStrategy:
             options.pool,
             start_count=options.start_count,
             candidates=options.admission,
+            go_on=options.turns.check,
+            knows=lambda: bool(self._known),
             known=self._known_lines,
         )
         if options.carry_on:
             self._alone = WhileAway(shared, secrets.token_hex(8))
-        await self._wait_for_redis()
-        if proxies:
-            listed = await self.reload(proxies)
-        else:
-            listed = await self.members()
-        shared.connection.begin_telling()
-        return listed
-
-    async def _wait_for_redis(self) -> None:
-        """See that the pool can be used, and wait for Redis as long as was chosen."""
         until = time.monotonic() + self._options.redis_start_timeout
         told = False
         while True:
             try:
-                return await self._pool.check()
+                await shared.check()
+                listed = await (self.reload(proxies) if proxies else self.members())
             except StoreUnavailable as error:
                 if time.monotonic() >= until:
                     raise
@@ -164,6 +159,9 @@ class LeastUsedStrategy:
                         self._options.redis_start_timeout,
                     )
                 told = True
+            else:
+                shared.connection.begin_telling()
+                return listed
             await self._options.turns.pause(_AGAIN)
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
@@ -251,10 +249,9 @@ class LeastUsedStrategy:
 
     async def _pick(self, skipped: Collection[str]) -> str | None:
         found = await self._pool.pick_excluding(sorted(skipped)) if skipped else None
-        if found is None:
-            # The key may be gone (flushed, or a server that came back empty): that is not an
-            # empty pool. Any worker mends it, maybe another one just now.
-            await self._list.mend()
+        # The key may be gone (flushed, or a server that came back empty): that is not an
+        # empty pool. Any worker mends it, maybe another one just now.
+        if found is None and await self._list.mend():
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
@@ -312,6 +309,13 @@ class LeastUsedStrategy:
                 owed,
             )
             return
+
+    @staticmethod
+    async def _hand_over_at_last(alone: WhileAway) -> None:
+        while True:
+            with suppress(StoreUnavailable):
+                return await alone.hand_over()
+            await asyncio.sleep(_LAST_TRIES)
 
     async def lookup(self, proxy_id: str) -> Proxy | None:
         """Read the line of a member that another worker brought in."""
@@ -383,7 +387,7 @@ class LeastUsedStrategy:
         )
         self._out.update(found.put_out)
         if not found.whole:
-            await self._list.mend_in_part()
+            await self._list.mend()
         return found
 
     def withdraw(self, gone: Collection[str]) -> None:
@@ -410,7 +414,7 @@ class LeastUsedStrategy:
             return
         if self._alone is not None and self._alone.owed:
             with suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(self._alone.hand_over(), _FAREWELL)
+                await asyncio.wait_for(self._hand_over_at_last(self._alone), _FAREWELL)
             if self._alone.owed:
                 logger.warning(
                     "Pool %r: Redis is away, so the counts lack %d allocations made meanwhile",

@@ -59,6 +59,8 @@ def test_accepted(url: str, shown: str) -> None:
         ("redis+sentinel://h:1,:2/shop", "a host is missing"),
         ("redis+sentinel://h:1,,h:2/shop", "a host is missing"),
         ("redis+sentinel://h:x,h:2/shop", "host or port"),
+        ("redis+sentinel://u:p@h,u:p@i/shop", "the login stands once"),
+        ("redis+cluster://u:p@h,u:p@i", "the login stands once"),
         ("redis+cluster://h/1", "no database but 0"),
         ("redis+cluster://h?db=3", "no database but 0"),
         ("redis+cluster://h?sentinel_password=x", "unknown option"),
