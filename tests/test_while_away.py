@@ -50,7 +50,7 @@ def worker(own):
     made = []
 
     async def worker(proxies=None, **options):
-        listed = [Proxy("http", f"10.0.0.{n + 1}", 80) for n in range(proxies or 0)]
+        listed = [Proxy("http", f"10.0.{n // 250}.{n % 250 + 1}", 80) for n in range(proxies or 0)]
         given = {"redis_url": own.url, **options}
         strategy = LeastUsedStrategy.from_options(StrategyOptions(**given))
         made.append(strategy)
