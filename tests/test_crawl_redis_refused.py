@@ -9,6 +9,7 @@ from redis import Redis
 
 from crawl import Running
 from farm.redis_server import RedisServer
+from farm.redis_topologies import SentinelSetup
 
 GOOD = "http://127.0.0.1:9"
 LOGIN = "w0rker:s3cret@"
@@ -121,7 +122,13 @@ def test_a_cluster_that_is_none(farm, server):
 
 def test_sentinels_that_are_none(farm, server):
     url = server.url.replace("redis:", "redis+sentinel:").replace("/0", "/shop")
-    refused(farm.site(), url, "SMOOTHPOOL_REDIS_URL cannot be used")
+    refused(farm.site(), url, f"127.0.0.1:{server.port} is no Sentinel")
+
+
+def test_a_sentinel_in_a_servers_place(farm):
+    with SentinelSetup() as shop:
+        url = f"redis://127.0.0.1:{shop.sentinels[0].port}"
+        refused(farm.site(), url, "Then begin it with redis+sentinel://")
 
 
 def test_another_version_of_the_pool(farm, server, client):

@@ -118,7 +118,8 @@ def translate(error: BaseException, address: RedisAddress, *, worked: bool = Fal
     unreachable = (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)
     if isinstance(error, unreachable):
         return StoreUnavailable(f"{where} cannot be reached: {text}")
-    return StoreError(f"{where}: {type(error).__name__}: {text}")
+    kind = "" if type(error) is redis_errors.RedisError else f"{type(error).__name__}: "
+    return StoreError(f"{where}: {kind}{text}")
 
 
 def _command(error: BaseException) -> str:
