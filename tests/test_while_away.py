@@ -13,7 +13,7 @@ from redis import Redis
 
 from farm.redis_server import RedisServer
 from farm.tcp_relay import TcpRelay
-from scrapy_smoothpool.exceptions import StoreError
+from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.verdicts import Happened, Kind
@@ -416,3 +416,23 @@ async def test_a_list_that_could_not_be_published_is_not_brought_back(own, clien
     client.flushall()
     assert await pick(one) is not None
     assert len(counts(client)) == 3
+
+
+@in_loop
+async def test_a_close_ends_though_its_cancellation_is_lost(own, worker, monkeypatch):
+    """As redis-py loses one that comes at the very moment of a timeout."""
+    one = await worker(3, carry_on=True)
+    own.pause()
+    await pick(one)
+    usual = one._pool.size
+
+    async def deaf():
+        try:
+            return await usual()
+        except asyncio.CancelledError:
+            raise StoreUnavailable("did not answer in time") from None
+
+    monkeypatch.setattr(one._list, "mend", deaf)
+    await asyncio.sleep(0.8)  # by now it tries to come back
+    await asyncio.wait_for(one.close(), 5)
+    own.resume()

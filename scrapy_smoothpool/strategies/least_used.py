@@ -92,6 +92,7 @@ class LeastUsedStrategy:
         self._alone: WhileAway | None = None
         self._leaving = asyncio.Lock()
         self._coming_back: asyncio.Task[None] | None = None
+        self._closing = False
 
     @classmethod
     def from_options(cls, options: StrategyOptions) -> Self:
@@ -291,7 +292,8 @@ class LeastUsedStrategy:
 
     async def _come_back(self, alone: WhileAway) -> None:
         begun = time.monotonic()
-        while True:
+        # A cancellation that comes together with a timeout is lost in redis-py.
+        while not self._closing:
             await asyncio.sleep(_AGAIN)
             try:
                 await self._list.mend()
@@ -312,10 +314,11 @@ class LeastUsedStrategy:
 
     @staticmethod
     async def _hand_over_at_last(alone: WhileAway) -> None:
-        while True:
-            with suppress(StoreUnavailable):
-                return await alone.hand_over()
-            await asyncio.sleep(_LAST_TRIES)
+        until = time.monotonic() + _FAREWELL
+        while alone.owed and (left := until - time.monotonic()) > 0:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(alone.hand_over(), left)
+            await asyncio.sleep(_LAST_TRIES if alone.owed else 0)
 
     async def lookup(self, proxy_id: str) -> Proxy | None:
         """Read the line of a member that another worker brought in."""
@@ -406,6 +409,7 @@ class LeastUsedStrategy:
 
     async def close(self) -> None:
         """Hand over what is owed, if Redis is there, and close the connections."""
+        self._closing = True
         if self._coming_back is not None:
             self._coming_back.cancel()
             with suppress(asyncio.CancelledError):
@@ -413,8 +417,7 @@ class LeastUsedStrategy:
         if self._shared is None:
             return
         if self._alone is not None and self._alone.owed:
-            with suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(self._hand_over_at_last(self._alone), _FAREWELL)
+            await self._hand_over_at_last(self._alone)
             if self._alone.owed:
                 logger.warning(
                     "Pool %r: Redis is away, so the counts lack %d allocations made meanwhile",
