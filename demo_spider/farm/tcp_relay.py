@@ -161,7 +161,13 @@ class TcpRelay:
         opening = [link.opening for link in self.links if link.opening is not None]
         self._cut()
         await asyncio.gather(*opening, return_exceptions=True)
-        for _ in range(5):  # transports close their sockets on the next turns
+        # Connections accepted just before are still on their way to a link, which then resets
+        # them; and transports close their sockets on the next turns.
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if len(asyncio.all_tasks()) == 1 and not self.links:
+                break
+        for _ in range(5):
             await asyncio.sleep(0)
 
     async def _listen_somewhere(self) -> None:
