@@ -10,6 +10,8 @@ PYTHONS_LOWEST = python3.11 python3.12 python3.13 python3.14 python3
 PYTEST_ARGS ?=
 # Anything makes it a short look: make bench QUICK=1
 QUICK ?=
+# The first of ten seeds: make chaos SEED=7
+SEED ?=
 # Anything makes the crawls whose memory is looked at long: make bench LONG=1
 LONG ?=
 
@@ -24,6 +26,7 @@ help:
 	@echo "make test-lowest  the same with the oldest Scrapy, redis and Twisted we support"
 	@echo "make lint         ruff, mypy, import-linter; luacheck where it is on PATH"
 	@echo "make bench        run the benchmarks and write docs/performance.md; QUICK=1 for a short look, LONG=1 for a long one"
+	@echo "make chaos        crawl while Redis breaks in every way, ten times; SEED=7 chooses the first"
 	@echo "make clean        remove what the others made"
 
 demo: $(VENV)/.demo
@@ -55,6 +58,10 @@ lint: $(VENV)/.lint
 bench: $(VENV)/.bench
 	@echo "Running the benchmarks; allow ten to fifteen minutes on two idle cores:"
 	@$(RUN) benchmarks/run_all.py $(if $(QUICK),--quick) $(if $(LONG),--long)
+
+chaos: $(VENV)/.test
+	@echo "Crawling while Redis breaks; a seed takes a minute:"
+	@PYTHONPATH=demo_spider:tests $(RUN) tests/chaos.py $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) $(VENV_LOWEST) .tox dist build .hypothesis .import_linter_cache \
@@ -106,6 +113,6 @@ $(RUN):
 $(RUN_LOWEST):
 	@candidates="$(PYTHONS_LOWEST)"; $(MAKE_VENV)
 
-.PHONY: help demo test test-lowest lint bench clean
+.PHONY: help demo test test-lowest lint bench chaos clean
 # Two at once would install into one venv at the same time.
 .NOTPARALLEL:

@@ -25,6 +25,7 @@ import asyncio
 import itertools
 import random
 import statistics
+from functools import partial
 from pathlib import Path
 
 from common import write
@@ -108,7 +109,11 @@ def least_used(weights, picks, workers, url):
             for _ in range(workers)
         ]
         await pools[0].publish({name: f"http://{name}.test" for name in weights}, "list")
-        gathered = [GatheredPicks(pool.pick_many) for pool in pools]
+
+        async def fetch(pool, number):
+            return (await pool.pick_many(number)).members
+
+        gathered = [GatheredPicks(partial(fetch, pool)) for pool in pools]
         await asyncio.gather(
             *(
                 request(g, sequence, rng)

@@ -78,13 +78,16 @@ class RawCallMiddleware:
         settings = crawler.settings
         connection = RedisConnection(settings["BENCH_REDIS_URL"])
         self.shared = SharedPool(connection, Keys("smoothpool", settings["BENCH_POOL"]))
-        self.picks = GatheredPicks(self.shared.pick_many)
+        self.picks = GatheredPicks(self._fetch)
         self.url = settings.getlist("BENCH_PROXIES")[0]
         crawler.signals.connect(self.close, signal=signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler):
         return cls(crawler)
+
+    async def _fetch(self, number):
+        return (await self.shared.pick_many(number)).members
 
     async def process_request(self, request):
         found = self.picks.take()

@@ -35,12 +35,12 @@ from .outcome import Outcome
 from .policies import build_policy
 from .pool import Pool, State
 from .report import Summary, closing_table
-from .settings import OnEmpty, OnPanic, Scope, Settings
+from .settings import OnEmpty, OnPanic, OnRedisDown, Scope, Settings
 from .shared_judge import SharedJudge, health_rules
 from .stats import Stats
 from .strategies.base import Strategy, StrategyOptions
 from .strategies.registry import find_strategy
-from .turns import Turns
+from .turns import Stopped, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,8 +56,13 @@ logger = logging.getLogger(__name__)
 
 FINISH_EXHAUSTED = "smoothpool_exhausted"
 """finish_reason of a crawl that ``SMOOTHPOOL_ON_EMPTY = "close"`` ended."""
+FINISH_REDIS_DOWN = "smoothpool_redis_down"
+"""finish_reason of a crawl that ``SMOOTHPOOL_ON_REDIS_DOWN = "close"`` ended."""
 FINISH_FAILED = "smoothpool_failed"
 """finish_reason of a crawl whose pool could not be opened; no request went out."""
+
+_WATCH = 0.25
+"""Seconds between two looks whether a crawl that is being opened is still wanted."""
 
 # The extension of a crawler, as an attribute of the crawler: it lives exactly as long, and
 # two crawlers in one process share nothing.
@@ -147,6 +152,10 @@ class SmoothPoolExtension:
                 pool=own.pool,
                 key_prefix=own.key_prefix,
                 redis_url=own.redis_url,
+                redis_params=own.redis_params,
+                redis_setting=own.redis_setting,
+                redis_start_timeout=own.redis_start_timeout,
+                carry_on=own.on_redis_down is OnRedisDown.LOCAL,
                 start_count=own.start_count,
                 look_ahead=own.look_ahead,
                 max_fails=own.max_fails,
@@ -170,7 +179,7 @@ class SmoothPoolExtension:
                 f"SMOOTHPOOL_STRATEGY = {own.strategy!r} has no shared pool to join; accepted: "
                 'SMOOTHPOOL_PROXIES = ["http://user:pass@host:port", …] or the path of a file'
             )
-        elif own.redis_url:
+        elif own.redis_url and own.redis_setting == "SMOOTHPOOL_REDIS_URL":
             logger.warning(
                 "SMOOTHPOOL_REDIS_URL is set, but SMOOTHPOOL_STRATEGY = %r keeps its state in "
                 'this process; "least_used" shares a pool through Redis',
@@ -260,8 +269,15 @@ class SmoothPoolExtension:
     # The crawl's beginning and end
 
     async def _spider_opened(self, spider: Spider) -> None:
+        # Opening may wait for Redis. Scrapy sends no signal when a crawl is stopped meanwhile.
+        watch = create_looping_call(self._stop_opening)
+        if self.crawler.crawling:
+            watch.start(_WATCH)
         try:
             await self.pool.open()
+        except Stopped:
+            logger.info("The crawl was stopped before pool %s was open", self.label)
+            raise CloseSpider("shutdown") from None
         except Exception as error:
             known = isinstance(error, SmoothPoolError)
             logger.error(
@@ -272,6 +288,9 @@ class SmoothPoolExtension:
             )
             # Any other exception would only be logged, and the crawl would run.
             raise CloseSpider(FINISH_FAILED) from None
+        finally:
+            if watch.running:
+                watch.stop()
         self.debugging = any_handler_for(logger, logging.DEBUG)
         self._flushing.start(names.FLUSH)
         logger.info("%s", self._first_line())
@@ -279,6 +298,10 @@ class SmoothPoolExtension:
             kept = len(self.pool) - len(self.pool.closing)
             bound = self.settings.max_idle_connections or kept
             checks.warn_descriptors(self.crawler.settings, min(kept, bound))
+
+    def _stop_opening(self) -> None:
+        if not self.crawler.crawling:
+            self._turns.stop()
 
     @property
     def label(self) -> str:
@@ -444,20 +467,31 @@ class SmoothPoolExtension:
 
     def exhausted(self, reason: str) -> None:
         """Note that a request found no proxy: say so once, and close if that was chosen."""
-        if not self.dry:
-            self.dry = True
-            logger.warning(
-                "Pool %s has no proxy for a request: %s (SMOOTHPOOL_ON_EMPTY = %r)",
-                self.label,
-                reason,
-                self.settings.on_empty.value,
-            )
-            self.send(signals.pool_exhausted, reason=reason, duration=self.pool.judge.next_due)
-        if self.settings.on_empty is OnEmpty.CLOSE and self._closing is None:
+        own = self.settings.on_empty
+        self._ran_dry(reason, f"SMOOTHPOOL_ON_EMPTY = {own.value!r}")
+        if own is OnEmpty.CLOSE:
+            self._close(FINISH_EXHAUSTED)
+
+    def redis_is_down(self, reason: str) -> None:
+        """Note that Redis gave a request no proxy: say so once, and close if that was chosen."""
+        own = self.settings.on_redis_down
+        self._ran_dry(reason, f"SMOOTHPOOL_ON_REDIS_DOWN = {own.value!r}")
+        if own is OnRedisDown.CLOSE:
+            self._close(FINISH_REDIS_DOWN)
+
+    def _ran_dry(self, reason: str, choice: str) -> None:
+        if self.dry:
+            return
+        self.dry = True
+        logger.warning("Pool %s has no proxy for a request: %s (%s)", self.label, reason, choice)
+        self.send(signals.pool_exhausted, reason=reason, duration=self.pool.judge.next_due)
+
+    def _close(self, reason: str) -> None:
+        if self._closing is None:
             assert self.crawler.engine is not None
             # As a task of its own: awaited inside process_request it would wait for itself.
             self._closing = deferred_from_coro(
-                self.crawler.engine.close_spider_async(reason=FINISH_EXHAUSTED)
+                self.crawler.engine.close_spider_async(reason=reason)
             )
 
     def available(self) -> None:

@@ -33,7 +33,7 @@ from .outcome import Outcome
 from .pool import State
 from .retries import Retries, still_before
 from .robots import RobotsGuard
-from .settings import OnEmpty
+from .settings import OnEmpty, OnRedisDown
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
                 assignment = await self._pool.acquire((), site)
         except StoreError as error:
             self._stats.inc(names.STORE_ERRORS)
-            return await self._no_proxy(request, waiting.ran_dry(str(error)), early=early)
+            return await self._redis_is_down(request, waiting.ran_dry(str(error)))
         if assignment is not None:
             self._assign(request, assignment, site)
             return None
@@ -240,6 +240,17 @@ class SmoothPoolMiddleware(checks.AssignsProxies):
             return await self._wait(request, f"{reason}, and not all of them are checked yet")
         self._extension.exhausted(reason)
         return await self._none_for(request, reason)
+
+    async def _redis_is_down(self, request: Request, reason: str) -> Request:
+        self._extension.redis_is_down(reason)
+        closes = self._settings.on_redis_down is OnRedisDown.CLOSE
+        if closes and not self._robots.is_robots(request):
+            self._stats.inc(names.WAITS_ENDED)
+            raise PoolExhausted(
+                f"no proxy for {request}: {reason} "
+                f"(SMOOTHPOOL_ON_REDIS_DOWN = {self._settings.on_redis_down.value!r})"
+            )
+        return await self._wait(request, reason)
 
     async def _none_for(self, request: Request, reason: str) -> Request:
         if not self._waits and not self._robots.is_robots(request):

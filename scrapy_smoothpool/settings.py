@@ -8,6 +8,7 @@ setting, the value and the accepted form, so the crawl ends before any request.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 PREFIX = "SMOOTHPOOL_"
+_FALLBACK = "REDIS_URL"
 
 # Known names whose feature is not there yet: refused, since ignoring one would
 # leave a user with a promise that nobody keeps.
 NOT_YET = {
     "SMOOTHPOOL_SOURCE": "set SMOOTHPOOL_PROXIES or SMOOTHPOOL_PROXIES_FILE",
-    "SMOOTHPOOL_ON_REDIS_DOWN": "requests wait while Redis is down",
     "SMOOTHPOOL_REPORT": "the closing table is in the log",
 }
 
@@ -37,6 +38,14 @@ class OnEmpty(StrEnum):
 
     WAIT = "wait"
     IGNORE = "ignore"
+    CLOSE = "close"
+
+
+class OnRedisDown(StrEnum):
+    """The values of ``SMOOTHPOOL_ON_REDIS_DOWN``."""
+
+    WAIT = "wait"
+    LOCAL = "local"
     CLOSE = "close"
 
 
@@ -61,6 +70,11 @@ class Settings:
     enabled: bool = True
     strategy: object = "smooth_wrr"
     redis_url: str | None = field(default=None, repr=False)
+    redis_setting: str = "SMOOTHPOOL_REDIS_URL"
+    """The name of the setting that ``redis_url`` was read from."""
+    redis_params: Mapping[str, Any] | None = field(default=None, repr=False)
+    redis_start_timeout: float = 0.0
+    on_redis_down: OnRedisDown = OnRedisDown.WAIT
     pool: str = "default"
     key_prefix: str = "smoothpool"
     proxies: object = field(default=None, repr=False)
@@ -96,6 +110,10 @@ class Settings:
         for name, (attribute, read) in _READERS.items():
             if name in given:
                 values[attribute] = read(name, given[name])
+        if "redis_url" not in values and settings.get(_FALLBACK) is not None:
+            # What scrapy-redis calls it.
+            values["redis_url"] = _secret_text(_FALLBACK, settings[_FALLBACK])
+            values["redis_setting"] = _FALLBACK
         found = cls(**values)
         if found.eject_after and found.penalty is not PenaltyRule.OFF:
             _check_order(found)
@@ -246,6 +264,19 @@ def _secret_text(name: str, value: object) -> str:
     return value.strip()
 
 
+def _params(name: str, value: object) -> Mapping[str, Any]:
+    accepted = 'a dict such as {"ssl_ca_certs": "/path/to/ca.pem"}, or JSON for one'
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # What it is, not what it says: it may hold a password.
+        raise SettingsError(f"{name} cannot be read; accepted: {accepted}")
+    return dict(value)
+
+
 def _scale(name: str, value: object) -> int | None:
     if value == "auto":
         return None
@@ -284,6 +315,9 @@ _READERS: Mapping[str, tuple[str, Reader]] = {
     "SMOOTHPOOL_ENABLED": ("enabled", _bool),
     "SMOOTHPOOL_STRATEGY": ("strategy", _as_is),
     "SMOOTHPOOL_REDIS_URL": ("redis_url", _secret_text),
+    "SMOOTHPOOL_REDIS_PARAMS": ("redis_params", _params),
+    "SMOOTHPOOL_REDIS_START_TIMEOUT": ("redis_start_timeout", _seconds(zero=True)),
+    "SMOOTHPOOL_ON_REDIS_DOWN": ("on_redis_down", _one_of(OnRedisDown)),
     "SMOOTHPOOL_POOL": ("pool", _text),
     "SMOOTHPOOL_KEY_PREFIX": ("key_prefix", _text),
     "SMOOTHPOOL_PROXIES": ("proxies", _as_is),

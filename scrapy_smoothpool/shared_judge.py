@@ -289,7 +289,10 @@ class SharedJudge:
         return self._probe(exclude)
 
     async def _probe(self, exclude: Collection[str]) -> str | None:
-        found = await self._take(1, exclude)
+        try:
+            found = await self._take(1, exclude)
+        except StoreError:
+            return None  # the pick that comes next has its own way to deal with that
         return found[0] if found else None
 
     async def take_probes(self, most: int) -> Sequence[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-READY_TIMEOUT = 30.0  # seconds
+READY_TIMEOUT = 60.0  # seconds
 SLOTS = 16_384
 # Plus 10000 they stay below the ephemeral ports, so that a node that was killed finds
 # the cluster bus's port free as well when it comes back.
@@ -75,7 +75,7 @@ class SentinelSetup:
             for sentinel in self.sentinels:
                 # Often, so that they meet at once. Redis 7 has it; before, all is slower.
                 _try(sentinel, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 100)
-            self._wait_until_healthy()
+            self.wait_until_healthy()
             for sentinel in self.sentinels:
                 _try(sentinel, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", 2000)
                 # With the usual 1 s, a new primary is taken for down before its first PING,
@@ -113,7 +113,7 @@ class SentinelSetup:
         # It would take Sentinels some 10 s to turn a second primary into a replica.
         self._follow(server, self.primary)
         server.restart()
-        self._wait_until_healthy()
+        self.wait_until_healthy()
 
     def force_failover(self) -> RedisServer:
         """Have a Sentinel swap the two, both of which stay up; return the new primary.
@@ -126,7 +126,7 @@ class SentinelSetup:
         self._wait_for_primary(promoted)
         self._follow(old, promoted)
         _ask(old, "REPLICAOF", "127.0.0.1", promoted.port)
-        self._wait_until_healthy()
+        self.wait_until_healthy()
         return promoted
 
     def __enter__(self) -> Self:
@@ -160,11 +160,13 @@ class SentinelSetup:
         )
         server.args = self.args
 
-    def _wait_until_healthy(self) -> None:
+    def wait_until_healthy(self) -> None:
+        """Return when the next failover could come, whoever is primary by then."""
         _wait(lambda: _in_sync(self.replica, self.primary), "the replica to be in sync")
         for sentinel in self.sentinels:
             if sentinel.running:
                 _wait(partial(self._knows_all, sentinel), "a Sentinel to know the others")
+        self._follow(self.replica, self.primary)
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
         def told(*words: str) -> Any:

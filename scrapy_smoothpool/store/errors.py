@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from redis import exceptions as redis_errors
 
 from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
+from scrapy_smoothpool.store.url import Topology
 
 if TYPE_CHECKING:
     from scrapy_smoothpool.store.url import RedisAddress
@@ -32,15 +33,20 @@ CAUGHT = (
 # looked for anywhere: Redis 6.2 wraps what a script met in "ERR Error running script".
 _LATER = re.compile(r"\b(BUSY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|NOREPLICAS)\b")
 _REMEDIES: dict[str, str] = {
-    "LOGIN": "the login was refused: check user and password in SMOOTHPOOL_REDIS_URL",
+    "LOGIN": "the login was refused: check user and password in {setting}",
     "NOPERM": "the user lacks a permission: allow the commands the store uses and the pool's keys",
-    "READONLY": "the server is a read-only replica: point SMOOTHPOOL_REDIS_URL at the primary",
-    "OOM": "the server is out of memory: raise maxmemory or free some",
+    "READONLY": "the server is a read-only replica: point {setting} at the primary",
+    "OOM": "the server is out of memory (maxmemory): raise that or free some, or point {setting} "
+    "at another",
     "WRONGTYPE": "one of the pool's keys holds something else: delete it, or choose another "
     "SMOOTHPOOL_POOL or SMOOTHPOOL_KEY_PREFIX",
-    "MOVED": "the server is one node of a cluster: give the address of the node that holds "
-    "the pool's slot, or a server that is not clustered",
+    "MOVED": "the server is one node of a cluster: begin {setting} with redis+cluster://",
     "CROSSSLOT": "the server is a cluster that does not honour hash tags",
+    "DATABASE": "there is no database {db}: give another in {setting}",
+    "CERTIFICATE": "the server's certificate is not trusted, or ours is not by the server: set "
+    "ssl_ca_certs (and ssl_certfile, ssl_keyfile) in {setting} or SMOOTHPOOL_REDIS_PARAMS",
+    "PLAIN": "TLS fails: is {setting} that of a server without TLS? Then begin it with redis://",
+    "NO CLUSTER": "the server is no cluster: begin {setting} with redis:// or rediss://",
 }
 _KINDS: dict[type[Exception], str] = {
     redis_errors.AuthenticationError: "LOGIN",
@@ -55,8 +61,29 @@ _KINDS: dict[type[Exception], str] = {
 _WORDS = re.compile(r"\b(NOAUTH|WRONGPASS|NOPERM|READONLY|OOM|WRONGTYPE|MOVED|CROSSSLOT)\b")
 
 
-def translate(error: BaseException, address: RedisAddress) -> StoreError:
-    """Return what to raise for *error*; raise it ``from None``, the cause may hold a login."""
+LOGIN_ERRORS = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.AuthenticationWrongNumberOfArgsError,
+)
+"""Which redis-py counts among its connection errors, but trying again does not help."""
+
+# What redis-py, OpenSSL and the servers say, where there is no class of its own.
+_PHRASES = (
+    (re.compile(r"can't run this command|ACL failure"), "NOPERM"),
+    (re.compile(r"Invalid Database|DB index is out of range"), "DATABASE"),
+    (re.compile(r"CERTIFICATE|certificate|UNKNOWN_CA|unknown ca", re.ASCII), "CERTIFICATE"),
+    (re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER|SSL|ssl/tls"), "PLAIN"),
+    (re.compile(r"[Cc]luster mode is not enabled|cluster support disabled"), "NO CLUSTER"),
+)
+
+
+def translate(error: BaseException, address: RedisAddress, *, worked: bool = False) -> StoreError:
+    """Return what to raise for *error*; raise it ``from None``, the cause may hold a login.
+
+    :param worked: the server took commands before. Then a replica in a primary's place is
+        one that was a primary, and a failover is under way.
+    """
     where = f"Redis at {address}"
     text = _clean(error, address)
     problem = next((word for kind, word in _KINDS.items() if isinstance(error, kind)), None)
@@ -65,15 +92,23 @@ def translate(error: BaseException, address: RedisAddress) -> StoreError:
             return StoreUnavailable(f"{where} is not ready: {text}")
         if found := _WORDS.search(text):
             problem = found[1] if found[1] in _REMEDIES else "LOGIN"
-        else:
-            return StoreError(f"{where} refused the command: {text}")
+    if problem is None:
+        problem = next((word for phrase, word in _PHRASES if phrase.search(text)), None)
+    if problem == "READONLY" and (worked or address.topology is not Topology.SINGLE):
+        return StoreUnavailable(f"{where} is a replica now; its primary is being looked for")
     if problem is not None:
-        return StoreError(f"{where}: {_REMEDIES[problem]}{_command(error)}")
+        remedy = _REMEDIES[problem].format(setting=address.setting, db=address.db)
+        return StoreError(f"{where}: {remedy}{_command(error)}")
+    if isinstance(error, redis_errors.ResponseError):
+        return StoreError(f"{where} refused the command: {text}")
     if isinstance(error, redis_errors.InvalidResponse | UnicodeDecodeError):
-        return StoreError(f"{where} does not speak the Redis protocol; check the address")
+        return StoreError(
+            f"{where} does not speak the Redis protocol; check the address in {address.setting}"
+        )
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return StoreUnavailable(f"{where} did not answer in time")
-    if isinstance(error, redis_errors.ConnectionError | OSError):
+    unreachable = (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)
+    if isinstance(error, unreachable):
         return StoreUnavailable(f"{where} cannot be reached: {text}")
     return StoreError(f"{where}: {type(error).__name__}: {text}")
 

@@ -18,6 +18,10 @@ MAX_NAME = 100
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f{}*?\[\]\\]+")
 
 
+VERSION = "1"
+"""Of the form in which a pool is kept: which keys there are and what they hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one pool.
@@ -119,6 +123,20 @@ class Keys:
     def retired_copied(self) -> str:
         """Hash, id → the count that went into the new pool; until it is settled."""
         return self._key("retired:copied")
+
+    @property
+    def version(self) -> str:
+        """String, the :data:`VERSION` of whoever first published the pool."""
+        return self._key("version")
+
+    @property
+    def checked(self) -> tuple[str, str]:
+        """String that exists for a moment, and a key that never does: for trying commands."""
+        return self._key("checked"), self._key("checked:not")
+
+    def added(self, worker: str) -> str:
+        """Return the string with a TTL: number of a worker's last addition to the counts."""
+        return self._key(f"added:{worker}")
 
     def delivered(self, worker: str) -> str:
         """Return the string with a TTL: a worker's last delivery of outcomes, and its reply."""

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.store import scripts
+from scrapy_smoothpool.store.keys import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -92,6 +93,8 @@ async def publish(
     while True:
         token = secrets.token_hex(8)
         verdict = await scripts.begin_publish(conn, keys, fingerprint, token, LEASE)
+        if verdict == "version":
+            raise other_version(keys, await _version(conn, keys))
         if verdict == "same":
             return PublishResult(False, len(members))
         if verdict != "busy":
@@ -190,6 +193,43 @@ async def _settle(conn: RedisConnection, keys: Keys) -> None:
         left = await scripts.settle_retired(conn, keys, STEP, MAX_PARKED_AGE)
         while await scripts.trim_parked(conn, keys, MAX_PARKED, MAX_PARKED_AGE, STEP):
             pass
+
+
+async def check_version(conn: RedisConnection, keys: Keys) -> None:
+    """Refuse a pool that is kept in another form than this one.
+
+    One without a version has none that could be guessed.
+
+    :raises StoreError: with what to do.
+    """
+    found = await _version(conn, keys)
+    if found == VERSION:
+        return
+    if found is None and not await conn.call(lambda client: client.zcard(keys.allocations)):
+        return  # nobody has published it yet
+    raise other_version(keys, found)
+
+
+async def _version(conn: RedisConnection, keys: Keys) -> str | None:
+    found = await conn.call(lambda client: client.get(keys.version))
+    return None if found is None else scripts.text(found)
+
+
+def other_version(keys: Keys, found: str | None) -> StoreError:
+    """Return the error for a pool that another version of this package keeps."""
+    if found is None:
+        what = f"has no version ({keys.version} is missing)"
+        remedy = "delete its keys if no worker uses it, or give this crawl another SMOOTHPOOL_POOL"
+    else:
+        shown = found if found.isascii() and found.isalnum() and len(found) < 10 else "unknown"
+        what = (
+            f"is kept in form {shown}, and this version of scrapy-smoothpool keeps form {VERSION}"
+        )
+        remedy = (
+            "let all workers have the same version of scrapy-smoothpool, or give this crawl "
+            "another SMOOTHPOOL_POOL"
+        )
+    return StoreError(f"pool {keys.pool!r} in Redis {what}: {remedy}")
 
 
 async def _give_back(conn: RedisConnection, keys: Keys, token: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy_smoothpool.exceptions import StoreUnavailable
 from scrapy_smoothpool.store.publish import STEP, steps
-from scrapy_smoothpool.store.scripts import text
+from scrapy_smoothpool.store.scripts import server_time, text
 from scrapy_smoothpool.store.verdicts import EJECTED, PROBING, UNCHECKED, MemberOut, Record
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "load_members": ("GET", "HSCAN"),
     "counts": ("ZSCAN", "ZMSCORE"),
     "size": ("ZCARD",),
-    "out": ("ZSCAN", "ZMSCORE", "HMGET", "TIME"),
+    "out": ("ZSCAN", "ZMSCORE", "HMGET"),
     "records": ("HMGET",),
     "fingerprint": ("GET",),
 }
@@ -91,8 +91,7 @@ async def size(conn: RedisConnection, keys: Keys) -> int:
 async def out(conn: RedisConnection, keys: Keys) -> dict[str, MemberOut]:
     """Return all members that are out now, with state, reason and when that may change."""
     found: dict[str, MemberOut] = {}
-    seconds, microseconds = await conn.call(lambda client: client.time())
-    now = seconds * 1000 + microseconds // 1000
+    now = await server_time(conn, keys)
     benched = list(await _scan(conn, "zscan", keys.benched, _count))
     known = await records(conn, keys, benched)
     for step in steps(benched):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from scrapy_smoothpool.store.keys import VERSION
 from scrapy_smoothpool.store.script import Script
 from scrapy_smoothpool.store.verdicts import (
     IN_ROTATION,
@@ -20,7 +21,7 @@ from scrapy_smoothpool.store.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_OUTCOMES = 1_000
 """Outcomes a call, also what Lua's unpack() can still take."""
+ADDED_TTL = 3_600_000
+"""ms for which a worker's last addition is remembered: an outage may come between two tries."""
 DELIVERED_TTL = 60_000
 """ms for which a worker's last delivery is remembered."""
 
@@ -113,6 +116,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "trim_parked": ("TIME", "ZRANGEBYSCORE", "ZCARD", "ZRANGE", "ZREM"),
     "unpark": ("ZMSCORE", "ZREM"),
     "end_publish": ("GET", "UNLINK"),
+    "raise_counts": ("ZRANGEBYSCORE", "ZADD"),
+    "add_allocations": ("GET", "ZSCORE", "ZINCRBY", "SET"),
+    "server_time": ("TIME",),
+    "check_access": (),  # which tries them all
 }
 
 
@@ -133,10 +140,22 @@ async def least_used(conn: RedisConnection, keys: Keys) -> str | None:
     return _member(await conn.run(SCRIPTS["least_used"], [keys.allocations]))
 
 
-async def least_used_many(conn: RedisConnection, keys: Keys, number: int) -> list[str]:
+class Picks(NamedTuple):
+    """Allocations made in one call."""
+
+    members: list[str]
+    """In their order; fewer than asked when the pool is empty."""
+    least: float
+    """Of the pool's counts, before the last of them; 0 when there are none."""
+
+
+async def least_used_many(conn: RedisConnection, keys: Keys, number: int) -> Picks:
     """Allocate *number* times the least used member; shorter when the pool is empty."""
     reply = await conn.run(SCRIPTS["least_used_many"], [keys.allocations], [number])
-    return [] if reply is None else cast("list[str]", json.loads(text(reply)))
+    if reply is None:
+        return Picks([], 0.0)
+    count, *members = json.loads(text(reply))
+    return Picks(members, float(count) - 1)
 
 
 async def least_used_excluding(
@@ -273,7 +292,7 @@ async def take_probe(
 async def begin_publish(
     conn: RedisConnection, keys: Keys, fingerprint: str, token: str, lease: int
 ) -> str:
-    """Return ``same``, ``busy``, ``settle`` or ``publish``; *lease* in ms."""
+    """Return ``version``, ``same``, ``busy``, ``settle`` or ``publish``; *lease* in ms."""
     reply = await conn.run(
         SCRIPTS["begin_publish"],
         [
@@ -285,8 +304,9 @@ async def begin_publish(
             keys.publisher,
             keys.retired_out,
             keys.stirred,
+            keys.version,
         ],
-        [fingerprint, token, lease],
+        [fingerprint, token, lease, VERSION],
     )
     return text(reply)
 
@@ -434,3 +454,39 @@ async def end_publish(conn: RedisConnection, keys: Keys, token: str) -> bool:
     """Give the turn back and drop what was staged; return whether it was still ours."""
     script = SCRIPTS["end_publish"]
     return bool(await conn.run(script, [keys.publisher, *keys.staging(token)], [token]))
+
+
+async def raise_counts(conn: RedisConnection, keys: Keys, least: int, step: int) -> int:
+    """Raise up to *step* counts that are below *least*; return how many were."""
+    script = SCRIPTS["raise_counts"]
+    return int(await conn.run(script, [keys.allocations, keys.benched], [least, step]))
+
+
+async def add_allocations(
+    conn: RedisConnection, keys: Keys, worker: str, number: int, allocations: Mapping[str, int]
+) -> bool:
+    """Add to the counts of up to 1,000 members; those that are none are left out.
+
+    :param worker: a token, random and the same for all additions of a worker.
+    :param number: greater than that of the worker's additions before; the same when sent
+        again, as has to be done when the reply was lost: it then counts once.
+    """
+    stands = [keys.allocations, keys.benched, keys.parked, keys.added(worker)]
+    args: list[str | int] = [number, ADDED_TTL, json.dumps(dict(allocations), ensure_ascii=False)]
+    return bool(await conn.run(SCRIPTS["add_allocations"], stands, args))
+
+
+async def server_time(conn: RedisConnection, keys: Keys) -> int:
+    """Return the time by the server that has the pool, ms."""
+    return int(await conn.run(SCRIPTS["server_time"], [keys.allocations]))
+
+
+async def refused_commands(conn: RedisConnection, keys: Keys) -> list[str]:
+    """Return those commands of the scripts that the server does not let this user run.
+
+    EVALSHA and EVAL themselves raise what :meth:`.RedisConnection.run` does.
+    """
+    reply = await conn.run(SCRIPTS["check_access"], keys.checked, sent_whole=True)
+    if not reply:
+        await server_time(conn, keys)  # by EVALSHA
+    return [text(name) for name in reply]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy_smoothpool.exceptions import StoreError
 from scrapy_smoothpool.store import publish, reading, scripts
 
 if TYPE_CHECKING:
@@ -32,11 +33,26 @@ class SharedPool:
         self.connection = connection
         self.keys = keys
 
+    async def check(self) -> None:
+        """Find out, before anything is needed, whether the pool can be used at all.
+
+        :raises StoreError: the user may not run a command, the server takes no writes, or the
+            pool is kept by another version of this package.
+        """
+        refused = await scripts.refused_commands(self.connection, self.keys)
+        if refused:
+            raise StoreError(
+                f"Redis at {self.connection.describe()} refuses {', '.join(refused)}: allow the "
+                f"user of {self.connection.address.setting} all commands that docs/redis.md "
+                "lists; a server older than Redis 6.2 does not know them"
+            )
+        await publish.check_version(self.connection, self.keys)
+
     async def pick(self) -> str | None:
         """Allocate the least used member; None when the pool is empty."""
         return await scripts.least_used(self.connection, self.keys)
 
-    async def pick_many(self, number: int) -> list[str]:
+    async def pick_many(self, number: int) -> scripts.Picks:
         """Allocate *number* times the least used member; shorter when the pool is empty."""
         return await scripts.least_used_many(self.connection, self.keys, number)
 
@@ -104,6 +120,19 @@ class SharedPool:
     async def load_members(self) -> dict[str, str]:
         """Return the whole live list, id → line; empty when there is none."""
         return await reading.load_members(self.connection, self.keys)
+
+    async def raise_counts(self, least: int) -> int:
+        """Raise all counts below *least* to it; return how many were."""
+        raised = 0
+        while found := await scripts.raise_counts(self.connection, self.keys, least, publish.STEP):
+            raised += found
+        return raised
+
+    async def add_allocations(
+        self, worker: str, number: int, allocations: Mapping[str, int]
+    ) -> None:
+        """Add allocations that were made elsewhere; see :func:`.scripts.add_allocations`."""
+        await scripts.add_allocations(self.connection, self.keys, worker, number, allocations)
 
     async def raise_to_minimum(self, member: str, excluded: Iterable[str] = ()) -> int | None:
         """Lift *member* to the least count of the others not in *excluded*.

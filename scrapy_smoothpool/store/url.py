@@ -1,111 +1,81 @@
 """What ``SMOOTHPOOL_REDIS_URL`` may say, checked before the first connection.
 
 redis-py lets much pass: ``redis://host/abc`` silently means database 0, an unknown
-option fails only at the first request, and some of its messages quote the URL.
+option fails only at the first request, and some of its messages quote the URL. It
+knows no URL for Sentinel and none for several nodes of a cluster.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from scrapy_smoothpool.exceptions import SettingsError
+from scrapy_smoothpool.store import options as checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 SETTING = "SMOOTHPOOL_REDIS_URL"
+PARAMS = "SMOOTHPOOL_REDIS_PARAMS"
 ACCEPTED = (
-    "redis://[[user]:password@]host[:port][/database], rediss://… for TLS, "
-    "or unix://[[user]:password@]/path/to/socket[?db=number]"
+    "redis://[[user]:password@]host[:port][/database], rediss://… for TLS (valkey:// and "
+    "valkeys:// mean the same), unix://[[user]:password@]/path/to/socket[?db=number], "
+    "redis+sentinel://[[user]:password@]host[:port],…/service[?db=number], or "
+    "redis+cluster://[[user]:password@]host[:port],… (rediss+sentinel:// and rediss+cluster:// "
+    "for TLS)"
 )
 DEFAULT_PORT = 6379
+SENTINEL_PORT = 26379
+_SCHEME = re.compile(r"(redis|valkey)(s?)(\+sentinel|\+cluster)?")
 _HOST = re.compile(r"[\w.%:\-]+", re.ASCII)
-# What may be shown of a URL that could not be understood: a host, a port, a database.
-_SHOWABLE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.\-]+)(:\d{1,5})?(/\w*)?", re.ASCII)
+_SERVICE = re.compile(r"[\w.\-]+", re.ASCII)
+# What may be shown of a URL that could not be understood: hosts, ports, a service, a database.
+_ONE = r"(\[[0-9A-Fa-f:.]+\]|[\w.\-]+)(:\d{1,5})?"
+_SHOWABLE = re.compile(rf"{_ONE}(,{_ONE})*(/[\w.\-]*){{0,2}}", re.ASCII)
 
 
-def _boolean(value: str) -> bool:
-    lowered = value.lower()
-    if lowered in ("1", "true", "yes", "y"):
-        return True
-    if lowered in ("0", "false", "no", "n"):
-        return False
-    raise ValueError("expected True or False")
+class Topology(StrEnum):
+    """How the servers behind a URL belong together."""
 
-
-def _seconds(value: str) -> float:
-    number = float(value)
-    if not 0 < number < 3600:
-        raise ValueError("expected seconds above 0")
-    return number
-
-
-def _count(value: str) -> int:
-    if not value.isascii() or not value.isdecimal():
-        raise ValueError("expected a whole number")
-    return int(value)
-
-
-def _positive(value: str) -> int:
-    if _count(value) < 1:
-        raise ValueError("expected a whole number above 0")
-    return int(value)
-
-
-def _protocol(value: str) -> int:
-    if value not in ("2", "3"):
-        raise ValueError("expected 2 or 3")
-    return int(value)
-
-
-def _text(value: str) -> str:
-    return value
-
-
-# What redis-py 6.4 and later take, with a check each.
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "client_name": _text,
-    "db": _count,
-    "decode_responses": _boolean,
-    "health_check_interval": _count,
-    "max_connections": _positive,
-    "password": _text,
-    "protocol": _protocol,
-    "socket_connect_timeout": _seconds,
-    "socket_keepalive": _boolean,
-    "socket_timeout": _seconds,
-    "timeout": _seconds,
-    "username": _text,
-}
-_TLS_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "ssl_ca_certs": _text,
-    "ssl_cert_reqs": _text,
-    "ssl_certfile": _text,
-    "ssl_check_hostname": _boolean,
-    "ssl_ciphers": _text,
-    "ssl_keyfile": _text,
-}
+    SINGLE = "single"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
     """A checked URL. ``options`` are redis-py's connection arguments, login included."""
 
-    scheme: str
     place: str
+    """For a log: ``host:port``, several of them, or a socket's path."""
     db: int
-    options: dict[str, Any] = field(repr=False)
+    topology: Topology = Topology.SINGLE
+    tls: bool = False
+    nodes: tuple[tuple[str, int], ...] = ()
+    """Host and port: of the server, the Sentinels, or some nodes; none for a socket."""
+    path: str = ""
+    """Of a socket."""
+    service: str = ""
+    """What the Sentinels call the primary."""
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    setting: str = SETTING
+    """Where the URL was given, for messages."""
 
     def __str__(self) -> str:
+        if self.topology is Topology.CLUSTER:
+            return f"cluster {self.place}"
+        if self.topology is Topology.SENTINEL:
+            return f"{self.service}/{self.db} (Sentinel {self.place})"
         return f"{self.place}/{self.db}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no message may hold."""
-        return tuple(v for n in ("password", "username") if (v := self.options.get(n)))
+        return tuple(v for name in checks.SECRET if (v := self.options.get(name)))
 
 
 def mask(url: str) -> str:
@@ -126,62 +96,68 @@ def mask(url: str) -> str:
     )
 
 
-def parse_url(url: str) -> RedisAddress:
+def parse_url(
+    url: str, params: Mapping[str, Any] | None = None, setting: str = SETTING
+) -> RedisAddress:
     """Check *url* and take it apart.
 
+    :param params: ``SMOOTHPOOL_REDIS_PARAMS``, options beside those in the URL.
+    :param setting: where the URL was given, for messages.
     :raises SettingsError: naming the setting, the fault and the accepted form,
         without the login.
     """
 
     def refuse(fault: str) -> SettingsError:
-        return SettingsError(f"{SETTING} = {mask(url)!r}: {fault}; accepted: {ACCEPTED}")
+        return SettingsError(f"{setting} = {mask(url)!r}: {fault}; accepted: {ACCEPTED}")
 
     if not isinstance(url, str) or not url.strip():
-        raise SettingsError(f"{SETTING} is empty; accepted: {ACCEPTED}")
+        raise SettingsError(f"{setting} is empty; accepted: {ACCEPTED}")
     url = url.strip()
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
     except ValueError:
         raise refuse("host or port cannot be read (is the password percent-encoded?)") from None
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise refuse("the scheme must be redis, rediss or unix")
+    if parts.scheme != "unix" and not _SCHEME.fullmatch(parts.scheme):
+        raise refuse("the scheme is none that is known")
     if parts.fragment:
         raise refuse("a '#' in it must be percent-encoded as %23")
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    tls = bool(scheme and scheme[2])
+    topology = Topology(scheme[3][1:]) if scheme and scheme[3] else Topology.SINGLE
 
-    known = _OPTIONS | (_TLS_OPTIONS if parts.scheme == "rediss" else {})
-    options: dict[str, Any] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in known:
-            if name in _TLS_OPTIONS:
-                raise refuse(f"option {name} needs rediss://")
-            # Its name is not repeated: with an unescaped '?' it is part of a password.
-            raise refuse("unknown option; known are " + ", ".join(sorted(known)))
-        try:
-            options[name] = known[name](value)
-        except ValueError as error:
-            raise refuse(f"option {name}: {_reason(error)}") from None
-
-    if parts.username:
-        options["username"] = unquote(parts.username)
-    if parts.password:
-        options["password"] = unquote(parts.password)
-
+    options = _options(parts, tls, topology, refuse)
+    found: dict[str, Any] = {}
     if parts.scheme == "unix":
-        if host or port is not None or not parts.path.strip("/"):
+        if parts.netloc.rpartition("@")[2] or not parts.path.strip("/"):
             raise refuse("the path of the socket must be absolute (unix:///path)")
-        place = options["path"] = unquote(parts.path)
+        found["path"] = place = unquote(parts.path)
     else:
-        if not host or not _HOST.fullmatch(host):
-            raise refuse("a host is missing or cannot be read")
-        if port == 0:
-            raise refuse("port 0 cannot be used")
-        options["host"], options["port"] = unquote(host), port or DEFAULT_PORT
-        place = f"[{host}]" if ":" in host else host
-        place = f"{place}:{options['port']}"
-        _database(parts.path, options, refuse)
+        port = SENTINEL_PORT if topology is Topology.SENTINEL else DEFAULT_PORT
+        nodes = _nodes(parts.netloc.rpartition("@")[2], port, topology, refuse)
+        found["nodes"] = tuple(nodes)
+        place = ",".join(f"[{host}]:{n}" if ":" in host else f"{host}:{n}" for host, n in nodes)
+        path = parts.path.strip("/")
+        if topology is Topology.SENTINEL:
+            found["service"], _, path = unquote(path).partition("/")
+            if not _SERVICE.fullmatch(found["service"]):
+                raise refuse("the name by which the Sentinels know the primary is missing")
+        _database(path, options, refuse)
+    for name, value in _given(params, tls, topology).items():
+        if name in options:
+            raise SettingsError(
+                f"{PARAMS} has {name}, which {setting} gives, too; accepted: one of the two"
+            )
+        options[name] = value
     options.setdefault("db", 0)
-    return RedisAddress(parts.scheme, place, options["db"], options)
+    if topology is Topology.CLUSTER and options["db"]:
+        raise refuse("a cluster has no database but 0")
+    if tls and (fault := checks.certificate_fault(options)) is not None:
+        name, reason = fault
+        where = PARAMS if params and name in params else setting
+        raise SettingsError(f"{where}: option {name} cannot be used: {reason}")
+    return RedisAddress(
+        place, options["db"], topology, tls, options=options, setting=setting, **found
+    )
 
 
 def validate_url(url: str) -> None:
@@ -189,19 +165,85 @@ def validate_url(url: str) -> None:
     parse_url(url)
 
 
+def _options(
+    parts: SplitResult, tls: bool, topology: Topology, refuse: Callable[[str], SettingsError]
+) -> dict[str, Any]:
+    """Return the options in the URL, its login among them."""
+    known = checks.known(tls=tls, sentinel=topology is Topology.SENTINEL)
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known:
+            if name in checks.TLS:
+                raise refuse(f"option {name} needs rediss://")
+            # Its name is not repeated: with an unescaped '?' it is part of a password.
+            raise refuse("unknown option; known are " + ", ".join(sorted(known)))
+        try:
+            options[name] = known[name](value)
+        except ValueError as error:
+            raise refuse(f"option {name}: {checks.why(error)}") from None
+    login = parts.netloc.rpartition("@")[0]
+    username, _, password = login.partition(":")
+    if username:
+        options["username"] = unquote(username)
+    if password:
+        options["password"] = unquote(password)
+    return options
+
+
+def _given(params: Mapping[str, Any] | None, tls: bool, topology: Topology) -> dict[str, Any]:
+    """Check ``SMOOTHPOOL_REDIS_PARAMS``."""
+    known = checks.known(tls=tls, sentinel=topology is Topology.SENTINEL)
+    options: dict[str, Any] = {}
+    for name, value in (params or {}).items():
+        if name == "credential_provider":
+            if not callable(getattr(value, "get_credentials", None)):
+                raise SettingsError(
+                    f"{PARAMS}: credential_provider is a {type(value).__name__}; accepted: an "
+                    "object with redis-py's get_credentials()"
+                )
+            options[name] = value
+            continue
+        if name not in known:
+            fault = "needs rediss://" if name in checks.TLS else "is unknown"
+            accepted = ", ".join(sorted([*known, "credential_provider"]))
+            raise SettingsError(f"{PARAMS}: option {name!r} {fault}; accepted: {accepted}")
+        try:
+            if not isinstance(value, str | int | float):
+                raise ValueError("expected a text or a number")
+            options[name] = known[name](str(value))
+        except ValueError as error:
+            raise SettingsError(f"{PARAMS}: option {name}: {checks.why(error)}") from None
+    return options
+
+
+def _nodes(
+    netloc: str, port: int, topology: Topology, refuse: Callable[[str], SettingsError]
+) -> list[tuple[str, int]]:
+    if "," in netloc and topology is Topology.SINGLE:
+        raise refuse("several hosts make sense with redis+sentinel:// or redis+cluster:// only")
+    nodes = []
+    for node in netloc.split(","):
+        try:
+            one = urlsplit(f"//{node}")
+            host, given = one.hostname, one.port
+        except ValueError:
+            raise refuse("host or port cannot be read (is the password percent-encoded?)") from None
+        if not host or not _HOST.fullmatch(host):
+            raise refuse("a host is missing or cannot be read")
+        if given == 0:
+            raise refuse("port 0 cannot be used")
+        nodes.append((unquote(host), given or port))
+    return nodes
+
+
 def _database(path: str, options: dict[str, Any], refuse: Callable[[str], SettingsError]) -> None:
-    name = unquote(path).strip("/")
+    name = unquote(path)
     if not name:
         return
     try:
-        number = _count(name)
+        number = checks.count(name)
     except ValueError:
         raise refuse("the database must be a number") from None
     if options.get("db", number) != number:
         raise refuse("two different databases are given")
     options["db"] = number
-
-
-def _reason(error: ValueError) -> str:
-    text = str(error)
-    return text if text.startswith("expected") else "expected a number"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from ..penalties import PenaltyRule
 from ..proxy import Proxy
@@ -24,6 +24,13 @@ class StrategyOptions:
     pool: str = "default"
     key_prefix: str = "smoothpool"
     redis_url: str | None = field(default=None, repr=False)
+    redis_params: Mapping[str, Any] | None = field(default=None, repr=False)
+    redis_setting: str = "SMOOTHPOOL_REDIS_URL"
+    """Where ``redis_url`` was given, for messages."""
+    redis_start_timeout: float = 0.0
+    """Seconds to wait at start for a Redis that cannot be reached."""
+    carry_on: bool = False
+    """Pick alone while Redis is away, instead of letting requests wait."""
     start_count: int = 0
     max_fails: int = 3
     penalty: PenaltyRule = PenaltyRule.CONSECUTIVE

@@ -7,7 +7,9 @@ What the count is not: it includes requests that failed later, is never lowered,
 and says nothing of latency, success or work in flight. A sole eligible member
 may be picked again and again.
 
-Who is put out leaves the set for as long, for all workers (``shared_judge.py``).
+Who is put out leaves the set for as long, for all workers (``shared_judge.py``). What Redis
+loses is published again (``published.py``); while it is away a worker waits, or carries on by
+itself (``while_away.py``).
 
 Weakness: all proxies count alike, so unequal weights are refused.
 """
@@ -18,10 +20,13 @@ import asyncio
 import hashlib
 import heapq
 import logging
+import secrets
+import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar, Self
 
-from ..exceptions import SettingsError, StoreError
+from ..exceptions import SettingsError, StoreError, StoreUnavailable
 from ..proxy import Proxy
 from ..store.connection import RedisConnection, ping_once
 from ..store.gathering import GatheredPicks
@@ -29,6 +34,7 @@ from ..store.keys import Keys
 from ..store.shared_pool import SharedPool
 from ..store.url import parse_url
 from ..store.verdicts import (
+    IN_ROTATION,
     Delivery,
     Happened,
     HealthRules,
@@ -39,11 +45,16 @@ from ..store.verdicts import (
 )
 from ..turns import Steps, at_once, emptied
 from .base import StrategyOptions, WeightView
+from .published import Published
+from .while_away import WhileAway
 
 logger = logging.getLogger(__name__)
 
 _FOREIGN_LIMIT = 1_000
-_MISSING = "Pool %r is missing in Redis; publishing it again"
+_AGAIN = 0.5
+"""Seconds between two tries to reach Redis at start, or to come back to it."""
+_FAREWELL = 1.0
+"""Seconds in which the last allocations must be handed over."""
 _READ = 64
 """Proxies read or written in one step."""
 _LOOKED_AT = 1_024
@@ -65,20 +76,20 @@ class LeastUsedStrategy:
                 '"least_used" needs; accepted: a URL such as "redis://localhost:6379/0"'
             )
         self._options = options
-        self._url = options.redis_url
-        self._address = parse_url(options.redis_url)
+        self._address = parse_url(options.redis_url, options.redis_params, options.redis_setting)
         self._keys = Keys(options.key_prefix, options.pool)
-        self._connection: RedisConnection | None = None
         self._shared: SharedPool | None = None
-        # What this worker published, to publish again should the key vanish; None: it joined.
-        self._list: dict[str, str] | None = None
-        self._fingerprint = ""
-        self._publishing = asyncio.Lock()
+        self._published: Published | None = None
         self._known: dict[str, Proxy] = {}
         self._gathered = GatheredPicks(self._fetch, options.look_ahead)
         self._ejected: set[str] = set()
         # Members somebody put into the set by hand, without a line that says how to reach them.
         self._foreign: set[str] = set()
+        # Members that are out for all workers, as far as this one has heard.
+        self._out: set[str] = set()
+        self._alone: WhileAway | None = None
+        self._leaving = asyncio.Lock()
+        self._coming_back: asyncio.Task[None] | None = None
 
     @classmethod
     def from_options(cls, options: StrategyOptions) -> Self:
@@ -96,13 +107,19 @@ class LeastUsedStrategy:
             )
 
     def reach(self) -> None:
-        """Refuse a Redis that does not answer a PING within a second."""
+        """Refuse a Redis that does not answer a PING within a second.
+
+        One that cannot be reached is waited for in :meth:`open`, if that was chosen.
+        """
         try:
-            ping_once(self._url)
+            ping_once(self._address)
         except StoreError as error:
+            if isinstance(error, StoreUnavailable) and self._options.redis_start_timeout:
+                return
             raise SettingsError(
-                f"SMOOTHPOOL_REDIS_URL cannot be used: {error}; accepted: the URL of a Redis "
-                "that answers when the crawl starts"
+                f"{self._address.setting} cannot be used: {error}; accepted: the URL of a Redis "
+                "that answers when the crawl starts, or SMOOTHPOOL_REDIS_START_TIMEOUT = seconds "
+                "to wait for it"
             ) from None
 
     def describe(self) -> str:
@@ -111,51 +128,62 @@ class LeastUsedStrategy:
 
     async def open(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Publish the list, or join the pool as it stands when there is none."""
-        self._connection = RedisConnection(self._url)
-        self._shared = SharedPool(self._connection, self._keys)
+        options = self._options
+        shared = self._shared = SharedPool(RedisConnection(self._address), self._keys)
+        self._published = Published(
+            shared,
+            options.pool,
+            start_count=options.start_count,
+            candidates=options.admission,
+            known=self._known_lines,
+        )
+        if options.carry_on:
+            self._alone = WhileAway(shared, secrets.token_hex(8))
+        await self._wait_for_redis()
         if proxies:
-            return await self.reload(proxies)
-        return await self.members()
+            listed = await self.reload(proxies)
+        else:
+            listed = await self.members()
+        shared.connection.begin_telling()
+        return listed
+
+    async def _wait_for_redis(self) -> None:
+        """See that the pool can be used, and wait for Redis as long as was chosen."""
+        until = time.monotonic() + self._options.redis_start_timeout
+        told = False
+        while True:
+            try:
+                return await self._pool.check()
+            except StoreUnavailable as error:
+                if time.monotonic() >= until:
+                    raise
+                if not told:
+                    logger.warning(
+                        "%s; waiting for it for up to %g s (SMOOTHPOOL_REDIS_START_TIMEOUT)",
+                        error,
+                        self._options.redis_start_timeout,
+                    )
+                told = True
+            await self._options.turns.pause(_AGAIN)
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
         """Publish another list in place of the present one; counts are kept."""
         drive = self._options.turns.drive
         lines = await drive(_lines(proxies))
         mark = await drive(fingerprint_in_steps(lines))
-        async with self._publishing:
-            await self._publish(lines, mark)
-            # Only now: should it fail, it is the former list that is mended.
-            former, self._list, self._fingerprint = self._list, lines, mark
+        assert self._published is not None
+        former = self._published.lines
+        await self._published.publish(lines, mark)
+        if self._options.admission:  # then newcomers are out until they have passed a check
+            self._out.update(name for name in lines if name not in self._known)
         await drive(self._know(proxies))
         if former is not None:
             await drive(emptied(former))
         return proxies
 
-    async def _publish(self, lines: dict[str, str], mark: str) -> None:
-        result = await self._pool.publish(
-            lines,
-            mark,
-            self._options.start_count,
-            candidates=self._options.admission,
-        )
-        if not result.replaced:
-            return
-        if self._list is None:
-            logger.warning(
-                "Pool %r held another list of %d proxies, which this worker's list of %d "
-                "replaces for every worker; if both are meant, give them different names "
-                "with SMOOTHPOOL_POOL",
-                self._options.pool,
-                result.replaced,
-                len(lines),
-            )
-        else:  # a reload, which is meant to
-            logger.info(
-                "Pool %r: a list of %d proxies takes the place of one of %d, for every worker",
-                self._options.pool,
-                len(lines),
-                result.replaced,
-            )
+    async def _known_lines(self) -> tuple[dict[str, str], str]:
+        lines = await self._options.turns.drive(_lines(list(self._known.values())))
+        return lines, await self._options.turns.drive(fingerprint_in_steps(lines))
 
     async def members(self) -> Sequence[Proxy]:
         """Read the pool as it stands in Redis."""
@@ -181,6 +209,7 @@ class LeastUsedStrategy:
         self._known = listed
         self._gathered.withdraw(gone)
         self._ejected = {proxy_id for proxy_id in self._ejected if proxy_id in listed}
+        self._out = {proxy_id for proxy_id in self._out if proxy_id in listed}
         self._foreign.clear()
         yield from emptied(former)
 
@@ -193,10 +222,23 @@ class LeastUsedStrategy:
         self, exclude: Collection[str] = (), site: str = ""
     ) -> str | Awaitable[str | None] | None:
         """Take the least-used member that is neither excluded nor ejected here."""
+        alone = self._alone
+        if alone is not None and alone.active:
+            return alone.pick(self._skipped(exclude))
+        taken: str | Awaitable[str | None]
         if exclude or self._ejected or self._foreign:
-            return self._pick(self._ejected | self._foreign | set(exclude))
-        taken = self._gathered.take()
-        return taken if isinstance(taken, str) else self._mended(taken)
+            taken = self._pick(self._skipped(exclude))
+        else:
+            found = self._gathered.take()
+            if isinstance(found, str):
+                return found
+            taken = self._mended(found)
+        return taken if alone is None else self._or_alone(alone, taken, exclude)
+
+    def _skipped(self, exclude: Collection[str]) -> Collection[str]:
+        if not (self._ejected or self._foreign):
+            return exclude
+        return self._ejected | self._foreign | set(exclude)
 
     async def _mended(self, taken: Awaitable[str | None]) -> str | None:
         """Await a pick, and see whether it is for want of the pool that there is none."""
@@ -205,18 +247,67 @@ class LeastUsedStrategy:
 
     async def _pick(self, skipped: Collection[str]) -> str | None:
         found = await self._pool.pick_excluding(sorted(skipped)) if skipped else None
-        if found is None and self._list is not None and await self._pool.size() == 0:
-            # The key is gone (flushed, or a server that came back empty): that is not an
-            # empty pool. Any worker with the list mends it.
-            async with self._publishing:
-                if await self._pool.size() == 0:  # not yet mended by another request, or reloaded
-                    logger.warning(_MISSING, self._options.pool)
-                    await self._publish(self._list, self._fingerprint)
+        if found is None:
+            # The key may be gone (flushed, or a server that came back empty): that is not an
+            # empty pool. Any worker mends it, maybe another one just now.
+            assert self._published is not None
+            await self._published.mend()
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
     async def _fetch(self, number: int) -> list[str]:
-        return await self._pool.pick_many(number)
+        found = await self._pool.pick_many(number)
+        if found.members:
+            assert self._published is not None
+            await self._published.saw(found.least)
+            if self._out:
+                self._out.difference_update(found.members)  # another worker's probe got through
+        return found.members
+
+    # While Redis is away
+
+    async def _or_alone(
+        self, alone: WhileAway, taken: Awaitable[str | None], exclude: Collection[str]
+    ) -> str | None:
+        """Await a pick, and make it here if Redis does not."""
+        try:
+            return await taken
+        except StoreError:
+            async with self._leaving:
+                if not alone.active:
+                    await self._carry_on(alone)
+            return alone.pick(self._skipped(exclude))
+
+    async def _carry_on(self, alone: WhileAway) -> None:
+        await self._options.turns.drive(alone.begin(list(self._known), self._out))
+        logger.warning(
+            "Pool %r: this worker carries on by itself with the %d proxies it knows to be in "
+            "rotation; what it allocates will be added to the counts when Redis is back "
+            '(SMOOTHPOOL_ON_REDIS_DOWN = "local")',
+            self._options.pool,
+            len(alone),
+        )
+        self._coming_back = asyncio.get_running_loop().create_task(self._come_back(alone))
+
+    async def _come_back(self, alone: WhileAway) -> None:
+        begun = time.monotonic()
+        while True:
+            await asyncio.sleep(_AGAIN)
+            try:
+                assert self._published is not None
+                await self._published.mend()
+                owed = alone.owed
+                await alone.hand_over()
+            except StoreError:
+                continue  # the connection says what there is to say
+            alone.active = False  # with nothing awaited since the last was handed over
+            logger.info(
+                "Pool %r is shared again after %.1f s; %d allocations made meanwhile were added",
+                self._options.pool,
+                time.monotonic() - begun,
+                owed,
+            )
+            return
 
     async def lookup(self, proxy_id: str) -> Proxy | None:
         """Read the line of a member that another worker brought in."""
@@ -263,7 +354,15 @@ class LeastUsedStrategy:
         delivery: Delivery | None = None,
     ) -> Judgement:
         """Judge outcomes for all workers."""
-        return await self._pool.report_outcomes(rules, outcomes, delivery)
+        found = await self._pool.report_outcomes(rules, outcomes, delivery)
+        for happened, judged in zip(outcomes, found.outcomes, strict=True):
+            if judged is IN_ROTATION:
+                continue
+            if judged.restored:
+                self._out.discard(happened.proxy_id)
+            elif judged.ejected_for is not None:
+                self._out.add(happened.proxy_id)
+        return found
 
     async def take_probe(
         self,
@@ -278,13 +377,10 @@ class LeastUsedStrategy:
         found = await self._pool.take_probe(
             probe_timeout, since_epoch, wanted, excluded, unchecked=unchecked
         )
-        # Where members or lines got lost. That another worker replaced the list is no reason to
-        # bring ours back.
-        if not found.whole and self._list is not None and not self._publishing.locked():
-            async with self._publishing:
-                if await self._pool.fingerprint() in (None, self._fingerprint):
-                    logger.warning(_MISSING, self._options.pool)
-                    await self._publish(self._list, self._fingerprint)
+        self._out.update(found.put_out)
+        if not found.whole:
+            assert self._published is not None
+            await self._published.mend_in_part()
         return found
 
     def withdraw(self, gone: Collection[str]) -> None:
@@ -293,16 +389,32 @@ class LeastUsedStrategy:
 
     async def out(self) -> dict[str, MemberOut]:
         """Return all members that are out, for all workers."""
-        return await self._pool.out()
+        found = await self._pool.out()
+        self._out = set(found)
+        return found
 
     def weights(self) -> Mapping[str, WeightView]:
         """Return equal weights for all known members."""
         return {name: WeightView(proxy.weight, proxy.weight) for name, proxy in self._known.items()}
 
     async def close(self) -> None:
-        """Close the connections to Redis."""
-        if self._connection is not None:
-            await self._connection.aclose()
+        """Hand over what is owed, if Redis is there, and close the connections."""
+        if self._coming_back is not None:
+            self._coming_back.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._coming_back
+        if self._shared is None:
+            return
+        if self._alone is not None and self._alone.owed:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(self._alone.hand_over(), _FAREWELL)
+            if self._alone.owed:
+                logger.warning(
+                    "Pool %r: Redis is away, so the counts lack %d allocations made meanwhile",
+                    self._options.pool,
+                    self._alone.owed,
+                )
+        await self._shared.aclose()
 
 
 def _lines(proxies: Sequence[Proxy]) -> Steps[dict[str, str]]:

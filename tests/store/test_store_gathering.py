@@ -12,6 +12,7 @@ from store_helpers import fingerprint, in_loop, named, run
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool.exceptions import StoreUnavailable
+from scrapy_smoothpool.store.breaker import PAUSE
 from scrapy_smoothpool.store.connection import RedisConnection
 from scrapy_smoothpool.store.gathering import MOST, GatheredPicks
 from scrapy_smoothpool.store.keys import Keys
@@ -44,7 +45,7 @@ class Calls:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            return await self.pool.pick_many(number)
+            return (await self.pool.pick_many(number)).members
         finally:
             self.in_flight -= 1
 
@@ -129,6 +130,7 @@ async def test_an_error_reaches_everyone_and_the_next_try_is_free_of_it(
     assert {type(error) for error in found} == {StoreUnavailable}
     assert len({id(error) for error in found}) == 20
     assert len({str(error) for error in found}) == 1
+    await asyncio.sleep(PAUSE)
     assert isinstance(await taken(picks), str)
 
 

@@ -165,11 +165,10 @@ def test_what_a_worker_may_read_of_it(pool: SharedPool, clock: ServerClock) -> N
     clock.pass_(12.5)
     put_out(pool, "p00002")
     report(pool, "p00003", Kind.SUCCESS)
-    # The server's own TIME is what out() reads; the scripts' stands still in the past.
     out = run(pool.out())
     assert out == {
-        "p00001": MemberOut("ejected", "why", 0.0),
-        "p00002": MemberOut("ejected", "why", 0.0),
+        "p00001": MemberOut("ejected", "why", 17.5),
+        "p00002": MemberOut("ejected", "why", 30.0),
     }
     assert run(pool.records(named(4))) == {
         "p00001": Record("ejected", 1, 0, "", 1, 0, "why"),

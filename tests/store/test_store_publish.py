@@ -42,7 +42,7 @@ def test_a_list_becomes_the_pool(pool: SharedPool, raw: redis.Redis) -> None:
     assert run(pool.counts(members)) == dict.fromkeys(members, 7)
     assert run(pool.lines(members)) == members
     assert run(pool.fingerprint()) == fingerprint(members)
-    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint"}
+    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint", "version"}
     assert {raw.ttl(f"smoothpool:{{{pool.keys.pool}}}:{k}") for k in keys_of(raw, pool)} == {-1}
 
 
@@ -106,7 +106,7 @@ def test_a_removed_member_is_parked_and_returns_with_its_count(
     run(publish(pool, named(4)))
     # The greater of their own count and the pool's minimum, which is 12.
     assert run(pool.counts()) == {"p00000": 12, "p00001": 40, "p00002": 12, "p00003": 20}
-    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint"}
+    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint", "version"}
 
 
 def test_parked_are_bounded_in_number(
@@ -300,7 +300,7 @@ def test_a_publisher_that_lost_its_turn_changes_nothing(pool: SharedPool, raw: r
     assert run(pool.load_members()) == named(10)
     run(scripts.end_publish(pool.connection, pool.keys, "old"))
     assert raw.get(pool.keys.publisher) == "another"
-    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint", "publisher"}
+    assert keys_of(raw, pool) == {"allocations", "members", "fingerprint", "publisher", "version"}
 
 
 def test_staging_keys_that_vanished_are_staged_again(

@@ -8,10 +8,13 @@
 -- KEYS[6]  string, token of the one worker that is publishing now
 -- KEYS[7]  sorted set, those who were out, of what is to be settled
 -- KEYS[8]  set, ids left over from an attempt before
+-- KEYS[9]  string, version of the form in which all this is kept
 -- ARGV[1]  string, fingerprint of the list to publish
 -- ARGV[2]  string, token of this worker's attempt
 -- ARGV[3]  integer, ms for which the right to publish is lent
--- Returns  'same'     the list is live as it is, nothing to do
+-- ARGV[4]  string, the version that this worker knows
+-- Returns  'version'  another version keeps this pool; nothing of it may be touched
+--          'same'     the list is live as it is, nothing to do
 --          'busy'     another worker is publishing; ask again
 --          'settle'   the list is live but an earlier swap is not settled; yours to do
 --          'publish'  yours to do: settle, stage, swap in, settle
@@ -20,6 +23,10 @@
 -- The live list counts as missing, whatever its fingerprint says, when its lines are
 -- gone or more of them are there than members in rotation and out (a key was evicted,
 -- or deleted by hand).
+local version = redis.call('GET', KEYS[9])
+if version and version ~= ARGV[4] then
+    return 'version'
+end
 local lines = redis.call('HLEN', KEYS[3])
 local whole = redis.call('GET', KEYS[4]) == ARGV[1]
     and lines > 0
@@ -35,4 +42,5 @@ then
     return whole and 'same' or 'busy'
 end
 redis.call('UNLINK', KEYS[8])
+redis.call('SET', KEYS[9], ARGV[4])
 return whole and 'settle' or 'publish'
