@@ -23,6 +23,7 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
+from .exceptions import StoreError
 from .failures import describe
 from .judge import Evidence
 from .outcome import Outcome
@@ -149,6 +150,8 @@ class Admission:
         try:
             taken = self._pool.take_probes(most)
             return await taken if isinstance(taken, Awaitable) else taken
+        except StoreError:
+            return None  # the connection to Redis says what there is to say
         except Exception:
             self._fault("The pool gave no proxies to check")
             return None

@@ -418,12 +418,13 @@ class SharedJudge:
 
     async def _keep_delivering(self) -> None:
         try:
-            while self._queue or self._in_doubt:
+            # Not by cancellation alone: one that comes together with a timeout is lost in redis-py.
+            while (self._queue or self._in_doubt) and not self._closing:
                 if not self._urgent.is_set():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._urgent.wait(), GATHER)
                 pause = await self._deliver()
-                while pause:
+                while pause and not self._closing:
                     await asyncio.sleep(pause)
                     pause = await self._deliver()
         finally:

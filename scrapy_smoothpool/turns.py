@@ -84,12 +84,16 @@ class Turns:
         """Let all work under way end at its present step with :exc:`Stopped`."""
         self._stopped = True
 
+    def check(self) -> None:
+        """Raise :exc:`Stopped` when the work is no longer wanted."""
+        if self._stopped:
+            raise Stopped
+
     async def pause(self, seconds: float = 0.0) -> None:
         """Let others go on. Raises :exc:`Stopped` when the work is no longer wanted."""
         if not self._stopped:
             await self._pause(seconds)
-        if self._stopped:
-            raise Stopped
+        self.check()
 
     async def aside(self, function: Callable[[], T]) -> T:
         """Call what blocks, and let others go on until it has returned."""

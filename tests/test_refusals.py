@@ -248,3 +248,58 @@ def test_the_secret_is_in_no_refusal(redis_url):
         assert "S3CR3T" not in str(caught.value)
         assert "S3CR3T" not in repr(caught.value.__cause__ or "")
         assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"SMOOTHPOOL_ON_REDIS_DOWN": "direct"}, '"wait" or "local" or "close"'),
+        ({"SMOOTHPOOL_ON_REDIS_DOWN": ""}, '"wait" or "local" or "close"'),
+        ({"SMOOTHPOOL_REDIS_START_TIMEOUT": -1}, "seconds, 0 or more"),
+        ({"SMOOTHPOOL_REDIS_START_TIMEOUT": "soon"}, "seconds, 0 or more"),
+        ({"SMOOTHPOOL_REDIS_PARAMS": "S3CR3T"}, "a dict such as"),
+        ({"SMOOTHPOOL_REDIS_PARAMS": ["S3CR3T"]}, "a dict such as"),
+        ({"SMOOTHPOOL_REDIS_PARAMS": '["S3CR3T"]'}, "a dict such as"),
+        ({"SMOOTHPOOL_REDIS_PARAMS": {"pasword": "S3CR3T"}}, "option 'pasword' is unknown"),
+        ({"SMOOTHPOOL_REDIS_PARAMS": {"db": "S3CR3T"}}, "option db: expected a whole number"),
+    ],
+)
+def test_a_bad_setting_for_redis_names_itself(redis_url, settings, says):
+    base = {"SMOOTHPOOL_STRATEGY": "least_used", "SMOOTHPOOL_REDIS_URL": redis_url}
+    with pytest.raises(SettingsError) as caught:
+        build({**base, "SMOOTHPOOL_PROXIES": [GOOD], **settings})
+    assert next(iter(settings)) in str(caught.value)
+    assert says in str(caught.value)
+    assert "S3CR3T" not in str(caught.value)
+
+
+def test_options_for_redis_may_be_json(redis_url):
+    build(
+        {
+            "SMOOTHPOOL_STRATEGY": "least_used",
+            "SMOOTHPOOL_REDIS_URL": redis_url,
+            "SMOOTHPOOL_PROXIES": [GOOD],
+            "SMOOTHPOOL_REDIS_PARAMS": json.dumps({"client_name": "me", "socket_timeout": 2}),
+        }
+    )
+
+
+def test_the_redis_of_scrapy_redis_is_a_fallback(redis_url, caplog):
+    base = {"SMOOTHPOOL_PROXIES": [GOOD], "REDIS_URL": redis_url}
+    build({**base, "SMOOTHPOOL_STRATEGY": "least_used"})
+    # Beside an in-process strategy it is somebody else's, and nobody is told.
+    build(base)
+    assert "REDIS_URL" not in caplog.text
+    own = {**base, "SMOOTHPOOL_STRATEGY": "least_used", "REDIS_URL": "redis://127.0.0.1:1"}
+    build({**own, "SMOOTHPOOL_REDIS_URL": redis_url})
+    refused(own, "REDIS_URL cannot be used")
+
+
+def test_a_start_that_may_wait_is_not_refused_for_a_redis_that_is_away():
+    settings = {
+        "SMOOTHPOOL_STRATEGY": "least_used",
+        "SMOOTHPOOL_REDIS_URL": "redis://127.0.0.1:1",
+        "SMOOTHPOOL_PROXIES": [GOOD],
+    }
+    refused(settings, "SMOOTHPOOL_REDIS_START_TIMEOUT = seconds")
+    build({**settings, "SMOOTHPOOL_REDIS_START_TIMEOUT": 5})

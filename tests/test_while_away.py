@@ -12,7 +12,8 @@ import pytest
 from redis import Redis
 
 from farm.redis_server import RedisServer
-from scrapy_smoothpool.exceptions import StoreError
+from farm.tcp_relay import TcpRelay
+from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.proxy import Proxy
 from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.verdicts import Happened, Kind
@@ -49,7 +50,7 @@ def worker(own):
     made = []
 
     async def worker(proxies=None, **options):
-        listed = [Proxy("http", f"10.0.0.{n + 1}", 80) for n in range(proxies or 0)]
+        listed = [Proxy("http", f"10.0.{n // 250}.{n % 250 + 1}", 80) for n in range(proxies or 0)]
         given = {"redis_url": own.url, **options}
         strategy = LeastUsedStrategy.from_options(StrategyOptions(**given))
         made.append(strategy)
@@ -319,9 +320,88 @@ async def test_a_worker_that_joined_brings_all_back_with_their_lines(own, client
 
 
 @in_loop
+async def test_a_rotation_that_is_lost_with_somebody_out_is_brought_back(own, client, worker):
+    """The pool is not empty then: who is out is still there."""
+    first = await worker(5)
+    ids = sorted(proxy.id for proxy in await first.members())
+    await first.report_outcomes(rules(eject_after=1), [Happened(ids[0], 0, Kind.FAILED)])
+    await first.close()
+    joined = await worker()
+    client.delete("smoothpool:{default}:allocations")
+    assert await pick(joined) in ids[1:]
+    assert set(counts(client)) == set(ids[1:])
+    assert client.zcard("smoothpool:{default}:benched") == 1
+
+
+@in_loop
+async def test_what_redis_has_of_a_list_is_brought_back_by_whoever_is_there(own, client, worker):
+    """By one with another list, too: that was replaced, and stays so."""
+    replaced, live = await worker(3), await worker(5)
+    before = client.hgetall("smoothpool:{default}:members")
+    await live.close()
+    client.delete("smoothpool:{default}:allocations")
+    assert await pick(replaced) is not None
+    assert client.hgetall("smoothpool:{default}:members") == before
+    assert set(counts(client)) == set(before)
+
+
+@in_loop
+async def test_lines_that_are_lost_are_written_again_by_whoever_knows_them(own, client, worker):
+    await (await worker(4)).close()
+    joined = await worker()
+    before = client.hgetall("smoothpool:{default}:members")
+    client.delete("smoothpool:{default}:members")
+    assert await pick(joined) is not None
+    await joined.take_probe(10.0)  # which each worker does once a second
+    assert client.hgetall("smoothpool:{default}:members") == before
+    assert sum(counts(client).values()) == 1
+
+
+@in_loop
+async def test_a_list_replaced_by_another_stays_so_while_nothing_is_lost(own, client, worker):
+    replaced, live = await worker(3), await worker(5)
+    await replaced.take_probe(10.0)
+    await picks(replaced, 10)
+    assert client.hlen("smoothpool:{default}:members") == 5
+    assert len(counts(client)) == 5
+    assert await pick(live) is not None
+
+
+@in_loop
+async def test_a_start_waits_for_a_redis_that_goes_away_while_a_list_is_published(own, worker):
+    with TcpRelay(own.port) as relay:
+        url = relay.url_for(own.url)
+        relay.delay(0.1)
+        opening = asyncio.ensure_future(worker(1_000, redis_url=url, redis_start_timeout=20.0))
+        with Redis(port=own.port) as raw:
+            await until(lambda: raw.keys("*staging*"))
+        await asyncio.to_thread(relay.refuse)
+        await asyncio.sleep(1)
+        await asyncio.to_thread(relay.flow)
+        strategy = await opening
+        assert await pick(strategy) is not None
+        await strategy.close()
+
+
+@in_loop
+async def test_the_farewell_goes_on_trying_for_a_moment(own, client, worker):
+    with TcpRelay(own.port) as relay:
+        one = await worker(3, carry_on=True, redis_url=relay.url_for(own.url))
+        await asyncio.to_thread(relay.refuse)
+        await picks(one, 30)
+        closing = asyncio.ensure_future(one.close())
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(relay.flow)
+        await closing
+        assert sum(counts(client).values()) == 30
+
+
+@in_loop
 async def test_a_pool_that_nobody_published_stays_empty(own, client, worker):
     joined = await worker()
+    begun = time.monotonic()
     assert await pick(joined) is None
+    assert time.monotonic() - begun < 0.3  # there is nobody to wait for
     assert counts(client) == {}
 
 
@@ -336,3 +416,23 @@ async def test_a_list_that_could_not_be_published_is_not_brought_back(own, clien
     client.flushall()
     assert await pick(one) is not None
     assert len(counts(client)) == 3
+
+
+@in_loop
+async def test_a_close_ends_though_its_cancellation_is_lost(own, worker, monkeypatch):
+    """As redis-py loses one that comes at the very moment of a timeout."""
+    one = await worker(3, carry_on=True)
+    own.pause()
+    await pick(one)
+    usual = one._pool.size
+
+    async def deaf():
+        try:
+            return await usual()
+        except asyncio.CancelledError:
+            raise StoreUnavailable("did not answer in time") from None
+
+    monkeypatch.setattr(one._list, "mend", deaf)
+    await asyncio.sleep(0.8)  # by now it tries to come back
+    await asyncio.wait_for(one.close(), 5)
+    own.resume()

@@ -97,10 +97,8 @@ class TcpRelay:
     def refuse(self) -> None:
         """Close the listener and reset all connections."""
 
-        def refuse() -> None:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+        async def refuse() -> None:
+            await self._stop_listening()
             self._cut()
 
         self._call(refuse)
@@ -155,9 +153,7 @@ class TcpRelay:
             return
         ready.set_result(None)
         await self._ending.wait()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        await self._stop_listening()
         opening = [link.opening for link in self.links if link.opening is not None]
         self._cut()
         await asyncio.gather(*opening, return_exceptions=True)
@@ -180,6 +176,18 @@ class TcpRelay:
         self._server = await loop.create_server(
             lambda: _Link(self).client, "127.0.0.1", self.port, backlog=1024
         )
+
+    async def _stop_listening(self) -> None:
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        # What was accepted on this turn has no transport yet, and asyncio cannot make one for a
+        # server that is closed: the socket would stay open.
+        for sock in server.sockets:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        server.close()
 
     def _update(self) -> None:
         for link in tuple(self.links):

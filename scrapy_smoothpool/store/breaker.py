@@ -20,12 +20,16 @@ logger = logging.getLogger(__name__)
 PAUSE = 0.5
 """Seconds from one failed try to the next; a try against a server that hangs takes 1 s more."""
 
+REPEATED = 60.0
+"""Seconds after which what a person has to mend is told again."""
+_MOST_TOLD = 100
+
 
 class Breaker:
     """Lets one call at a time try while a server does not answer.
 
-    Says so in the log, once an outage, and when it is over; and once what a person has to
-    mend. Not before :attr:`tells` is set: a start that fails is told by whoever starts.
+    Says so in the log, once an outage, and when it is over; and once a minute what a person
+    has to mend. Not before :attr:`tells` is set: a start that fails is told by whoever starts.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +40,7 @@ class Breaker:
         self._next_try = 0.0
         self._trying = False
         self._answered = False
-        self._told = ""
+        self._told: dict[str, float] = {}  # text → when
         self.tells = False
 
     @property
@@ -63,7 +67,6 @@ class Breaker:
     def succeeded(self) -> None:
         """Note that the server answered."""
         self._answered = True
-        self._told = ""
         if self._error is not None:
             self._back()
 
@@ -81,8 +84,11 @@ class Breaker:
             return
         if self._error is not None:
             self._back()  # it answered
-        if self.tells and self._told != str(error):
-            self._told = str(error)
+        now, text = self._clock(), str(error)
+        if self.tells and now - self._told.get(text, -REPEATED) >= REPEATED:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told[text] = now
             logger.error("%s", error)
 
     def ended(self, trial: bool) -> None:

@@ -22,8 +22,13 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, RedisError
 from redis.retry import Retry as SyncRetry
 
 from scrapy_smoothpool.store.options import OWN, SENTINEL
@@ -226,6 +231,14 @@ def _primary_of(address: RedisAddress, kind: Any, arguments: dict[str, Any]) -> 
             connection.connect()
             connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
             found = connection.read_response()
+        except (AuthenticationError, NoPermissionError):
+            problem = RedisError(
+                "a Sentinel refuses the login, or SENTINEL GET-MASTER-ADDR-BY-NAME: give its "
+                "user as sentinel_username and sentinel_password"
+            )
+        except ResponseError as error:
+            unknown = "unknown command" in str(error)
+            problem = RedisError(f"{host}:{port} is no Sentinel") if unknown else error
         except (RedisError, OSError) as error:
             problem = problem or error
         else:

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from redis import exceptions as redis_errors
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from scrapy_smoothpool.exceptions import StoreError, StoreUnavailable
 from scrapy_smoothpool.store.url import Topology
@@ -46,7 +47,10 @@ _REMEDIES: dict[str, str] = {
     "CERTIFICATE": "the server's certificate is not trusted, or ours is not by the server: set "
     "ssl_ca_certs (and ssl_certfile, ssl_keyfile) in {setting} or SMOOTHPOOL_REDIS_PARAMS",
     "PLAIN": "TLS fails: is {setting} that of a server without TLS? Then begin it with redis://",
-    "NO CLUSTER": "the server is no cluster: begin {setting} with redis:// or rediss://",
+    "NO SCRIPTS": "the server runs no scripts: is {setting} that of a Sentinel? Then begin it with "
+    "redis+sentinel://",
+    "NO CLUSTER": "the server is no cluster, or its user may not run CLUSTER SLOTS: begin "
+    "{setting} with redis:// or rediss://, or allow +cluster|slots and +command",
 }
 _KINDS: dict[type[Exception], str] = {
     redis_errors.AuthenticationError: "LOGIN",
@@ -71,6 +75,8 @@ LOGIN_ERRORS = (
 # What redis-py, OpenSSL and the servers say, where there is no class of its own.
 _PHRASES = (
     (re.compile(r"can't run this command|ACL failure"), "NOPERM"),
+    (re.compile(r"unauthenticated"), "LOGIN"),
+    (re.compile(r"unknown command .?EVAL"), "NO SCRIPTS"),
     (re.compile(r"Invalid Database|DB index is out of range"), "DATABASE"),
     (re.compile(r"CERTIFICATE|certificate|UNKNOWN_CA|unknown ca", re.ASCII), "CERTIFICATE"),
     (re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER|SSL|ssl/tls"), "PLAIN"),
@@ -105,12 +111,15 @@ def translate(error: BaseException, address: RedisAddress, *, worked: bool = Fal
         return StoreError(
             f"{where} does not speak the Redis protocol; check the address in {address.setting}"
         )
+    if isinstance(error, redis_errors.ClusterError):  # sent on and on while a slot moves
+        return StoreUnavailable(f"{where} is not ready: {text}")
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return StoreUnavailable(f"{where} did not answer in time")
     unreachable = (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)
     if isinstance(error, unreachable):
         return StoreUnavailable(f"{where} cannot be reached: {text}")
-    return StoreError(f"{where}: {type(error).__name__}: {text}")
+    kind = "" if type(error) is redis_errors.RedisError else f"{type(error).__name__}: "
+    return StoreError(f"{where}: {kind}{text}")
 
 
 def _command(error: BaseException) -> str:
@@ -121,7 +130,12 @@ def _command(error: BaseException) -> str:
 
 
 def _clean(error: BaseException, address: RedisAddress) -> str:
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    for secret in address.secrets:
-        text = text.replace(secret, "***")
-    return text
+    if isinstance(error, MasterNotFoundError):
+        return f"no Sentinel that answers knows a primary named {address.service!r}"
+    text = str(error)
+    # Before anything is cut or folded, and what is part of another after it.
+    for secret in sorted(address.secrets, key=len, reverse=True):
+        # One of a letter or two is not looked for inside of words: it would be all over them.
+        pattern = re.escape(secret) if len(secret) > 2 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(pattern, "***", text)
+    return " ".join(text.split())[:300] or type(error).__name__

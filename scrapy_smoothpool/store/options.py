@@ -80,6 +80,7 @@ _PLAIN: dict[str, Callable[[str], Any]] = {
     "timeout": _seconds,
     "username": _text,
 }
+_NETWORK = ("socket_keepalive",)  # not known to redis-py's connections to a Unix socket
 TLS: dict[str, Callable[[str], Any]] = {
     "ssl_ca_certs": _text,
     "ssl_ca_data": _text,
@@ -100,9 +101,12 @@ OWN = ("max_connections", "timeout", *SENTINEL)
 """Options that are this package's to keep: they mean nothing to a single connection."""
 
 
-def known(*, tls: bool, sentinel: bool) -> dict[str, Callable[[str], Any]]:
+def known(
+    *, tls: bool = False, sentinel: bool = False, socket: bool = False
+) -> dict[str, Callable[[str], Any]]:
     """Return name → check of the options that such a server may have."""
-    return _PLAIN | (TLS if tls else {}) | (SENTINEL if sentinel else {})
+    found = _PLAIN | (TLS if tls else {}) | (SENTINEL if sentinel else {})
+    return {name: check for name, check in found.items() if not (socket and name in _NETWORK)}
 
 
 def why(error: ValueError) -> str:

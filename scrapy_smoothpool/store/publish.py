@@ -35,7 +35,7 @@ from scrapy_smoothpool.store import scripts
 from scrapy_smoothpool.store.keys import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
@@ -76,11 +76,13 @@ async def publish(
     fingerprint: str,
     start_count: int = 0,
     candidates: bool = False,
+    go_on: Callable[[], object] = lambda: None,
 ) -> PublishResult:
     """Make *members* (id → line) the pool's list.
 
     :param fingerprint: the same for the same list, in every worker.
     :param start_count: the count of newcomers to an empty pool.
+    :param go_on: called before every step until the swap; what it raises ends all.
     :param candidates: whoever is not in the live pool yet begins outside, due at once.
     :raises StoreUnavailable: Redis cannot be reached, or other workers were still
         publishing after a minute.
@@ -103,7 +105,7 @@ async def publish(
                 if verdict == "settle":
                     return PublishResult(False, len(members))
                 result = await _replace(
-                    conn, keys, token, members, fingerprint, start_count, candidates
+                    conn, keys, token, members, fingerprint, start_count, candidates, go_on
                 )
                 if result is not None:
                     return result
@@ -114,6 +116,7 @@ async def publish(
                 f"pool {keys.pool!r} could not be published: other workers kept publishing "
                 f"to it for {MAX_WAIT:g} s, or Redis evicts its keys"
             )
+        go_on()
         await asyncio.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, 0.5)
 
@@ -126,12 +129,14 @@ async def _replace(
     fingerprint: str,
     start_count: int,
     candidates: bool,
+    go_on: Callable[[], object],
 ) -> PublishResult | None:
     """Stage, swap and settle; None when the turn was lost on the way."""
     # Takes nothing, but mends what the loss of a key left of those that are out.
     await scripts.take_probe(conn, keys, 0, 0, 0, unchecked=candidates)
     returning: list[str] = []
     for step in steps(members.items()):
+        go_on()
         parked = await scripts.stage_members(
             conn,
             keys,
@@ -150,6 +155,7 @@ async def _replace(
             return None
     swapped: scripts.Swapped | int | None = 1
     while isinstance(swapped, int):
+        go_on()
         swapped = await scripts.swap_in(
             conn, keys, token, fingerprint, len(members), CARRIED, LEASE, STAGING_TTL
         )

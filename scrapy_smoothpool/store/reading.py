@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "load_members": ("GET", "HSCAN"),
     "counts": ("ZSCAN", "ZMSCORE"),
     "size": ("ZCARD",),
+    "is_damaged": ("HLEN", "ZCARD"),
     "out": ("ZSCAN", "ZMSCORE", "HMGET"),
     "records": ("HMGET",),
     "fingerprint": ("GET",),
@@ -86,6 +87,12 @@ async def size(conn: RedisConnection, keys: Keys) -> int:
         for key in _looked_through(keys)
     ]
     return rotation + (benched or again)
+
+
+async def is_damaged(conn: RedisConnection, keys: Keys) -> bool:
+    """Say whether the pool is not there, or some members that its lines name, or the lines."""
+    lines = int(await conn.call(lambda client: client.hlen(keys.members)))
+    return lines == 0 or await size(conn, keys) < lines
 
 
 async def out(conn: RedisConnection, keys: Keys) -> dict[str, MemberOut]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 MOST_OUTCOMES = 1_000
 """Outcomes a call, also what Lua's unpack() can still take."""
 ADDED_TTL = 3_600_000
-"""ms for which a worker's last addition is remembered: an outage may come between two tries."""
-DELIVERED_TTL = 60_000
+"""ms for which a worker's last addition is remembered. This and the next outlast an outage: it may
+come between a call and the same call made again."""
+DELIVERED_TTL = 3_600_000
 """ms for which a worker's last delivery is remembered."""
 
 #: Script → Redis commands it calls; EVALSHA and EVAL come on top.

@@ -8,7 +8,7 @@ from scrapy_smoothpool.exceptions import StoreError
 from scrapy_smoothpool.store import publish, reading, scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scrapy_smoothpool.store.connection import RedisConnection
     from scrapy_smoothpool.store.keys import Keys
@@ -67,10 +67,11 @@ class SharedPool:
         start_count: int = 0,
         *,
         candidates: bool = False,
+        go_on: Callable[[], object] = lambda: None,
     ) -> publish.PublishResult:
         """Make *members* (id → line) the pool's list; see :func:`.publish.publish`."""
         return await publish.publish(
-            self.connection, self.keys, members, fingerprint, start_count, candidates
+            self.connection, self.keys, members, fingerprint, start_count, candidates, go_on
         )
 
     async def report_outcomes(
@@ -148,6 +149,10 @@ class SharedPool:
     async def size(self) -> int:
         """Return the number of members, those out included; 0 when the pool is missing."""
         return await reading.size(self.connection, self.keys)
+
+    async def is_damaged(self) -> bool:
+        """Say whether the pool is not there, or members that its lines name, or the lines."""
+        return await reading.is_damaged(self.connection, self.keys)
 
     async def fingerprint(self) -> str | None:
         """Return which list is live."""

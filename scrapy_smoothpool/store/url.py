@@ -125,7 +125,10 @@ def parse_url(
     tls = bool(scheme and scheme[2])
     topology = Topology(scheme[3][1:]) if scheme and scheme[3] else Topology.SINGLE
 
-    options = _options(parts, tls, topology, refuse)
+    known = checks.known(
+        tls=tls, sentinel=topology is Topology.SENTINEL, socket=parts.scheme == "unix"
+    )
+    options = _options(parts, known, refuse)
     found: dict[str, Any] = {}
     if parts.scheme == "unix":
         if parts.netloc.rpartition("@")[2] or not parts.path.strip("/"):
@@ -133,7 +136,7 @@ def parse_url(
         found["path"] = place = unquote(parts.path)
     else:
         port = SENTINEL_PORT if topology is Topology.SENTINEL else DEFAULT_PORT
-        nodes = _nodes(parts.netloc.rpartition("@")[2], port, topology, refuse)
+        nodes = _nodes(parts.netloc, port, topology, refuse)
         found["nodes"] = tuple(nodes)
         place = ",".join(f"[{host}]:{n}" if ":" in host else f"{host}:{n}" for host, n in nodes)
         path = parts.path.strip("/")
@@ -142,13 +145,18 @@ def parse_url(
             if not _SERVICE.fullmatch(found["service"]):
                 raise refuse("the name by which the Sentinels know the primary is missing")
         _database(path, options, refuse)
-    for name, value in _given(params, tls, topology).items():
+    for name, value in _given(params, known).items():
         if name in options:
             raise SettingsError(
                 f"{PARAMS} has {name}, which {setting} gives, too; accepted: one of the two"
             )
         options[name] = value
     options.setdefault("db", 0)
+    if "credential_provider" in options and {"username", "password"} & set(options):
+        raise SettingsError(
+            f"{PARAMS} has a credential_provider, but {setting} or {PARAMS} a login, too; "
+            "accepted: one of the two"
+        )
     if topology is Topology.CLUSTER and options["db"]:
         raise refuse("a cluster has no database but 0")
     if tls and (fault := checks.certificate_fault(options)) is not None:
@@ -166,10 +174,11 @@ def validate_url(url: str) -> None:
 
 
 def _options(
-    parts: SplitResult, tls: bool, topology: Topology, refuse: Callable[[str], SettingsError]
+    parts: SplitResult,
+    known: Mapping[str, Callable[[str], Any]],
+    refuse: Callable[[str], SettingsError],
 ) -> dict[str, Any]:
     """Return the options in the URL, its login among them."""
-    known = checks.known(tls=tls, sentinel=topology is Topology.SENTINEL)
     options: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
@@ -182,17 +191,18 @@ def _options(
         except ValueError as error:
             raise refuse(f"option {name}: {checks.why(error)}") from None
     login = parts.netloc.rpartition("@")[0]
-    username, _, password = login.partition(":")
-    if username:
-        options["username"] = unquote(username)
-    if password:
-        options["password"] = unquote(password)
+    for name, value in zip(("username", "password"), login.split(":", 1), strict=False):
+        if value and name in options:
+            raise refuse(f"the {name} is given twice")
+        if value:
+            options[name] = unquote(value)
     return options
 
 
-def _given(params: Mapping[str, Any] | None, tls: bool, topology: Topology) -> dict[str, Any]:
+def _given(
+    params: Mapping[str, Any] | None, known: Mapping[str, Callable[[str], Any]]
+) -> dict[str, Any]:
     """Check ``SMOOTHPOOL_REDIS_PARAMS``."""
-    known = checks.known(tls=tls, sentinel=topology is Topology.SENTINEL)
     options: dict[str, Any] = {}
     for name, value in (params or {}).items():
         if name == "credential_provider":
@@ -217,10 +227,13 @@ def _given(params: Mapping[str, Any] | None, tls: bool, topology: Topology) -> d
 
 
 def _nodes(
-    netloc: str, port: int, topology: Topology, refuse: Callable[[str], SettingsError]
+    authority: str, port: int, topology: Topology, refuse: Callable[[str], SettingsError]
 ) -> list[tuple[str, int]]:
+    login, _, netloc = authority.rpartition("@")
     if "," in netloc and topology is Topology.SINGLE:
         raise refuse("several hosts make sense with redis+sentinel:// or redis+cluster:// only")
+    if "@" in login and topology is not Topology.SINGLE:
+        raise refuse("the login stands once, before the first host (and an '@' in it is %40)")
     nodes = []
     for node in netloc.split(","):
         try:

@@ -43,7 +43,7 @@ from ..store.verdicts import (
     Probes,
     VerdictStore,
 )
-from ..turns import Steps, at_once, emptied
+from ..turns import Steps, Stopped, at_once, emptied
 from .base import StrategyOptions, WeightView
 from .published import Published
 from .while_away import WhileAway
@@ -55,6 +55,8 @@ _AGAIN = 0.5
 """Seconds between two tries to reach Redis at start, or to come back to it."""
 _FAREWELL = 1.0
 """Seconds in which the last allocations must be handed over."""
+_LAST_TRIES = 0.1
+"""Seconds between two tries to do that."""
 _READ = 64
 """Proxies read or written in one step."""
 _LOOKED_AT = 1_024
@@ -90,6 +92,7 @@ class LeastUsedStrategy:
         self._alone: WhileAway | None = None
         self._leaving = asyncio.Lock()
         self._coming_back: asyncio.Task[None] | None = None
+        self._closing = False
 
     @classmethod
     def from_options(cls, options: StrategyOptions) -> Self:
@@ -135,25 +138,18 @@ class LeastUsedStrategy:
             options.pool,
             start_count=options.start_count,
             candidates=options.admission,
+            go_on=options.turns.check,
+            knows=lambda: bool(self._known),
             known=self._known_lines,
         )
         if options.carry_on:
             self._alone = WhileAway(shared, secrets.token_hex(8))
-        await self._wait_for_redis()
-        if proxies:
-            listed = await self.reload(proxies)
-        else:
-            listed = await self.members()
-        shared.connection.begin_telling()
-        return listed
-
-    async def _wait_for_redis(self) -> None:
-        """See that the pool can be used, and wait for Redis as long as was chosen."""
         until = time.monotonic() + self._options.redis_start_timeout
         told = False
         while True:
             try:
-                return await self._pool.check()
+                await shared.check()
+                listed = await (self.reload(proxies) if proxies else self.members())
             except StoreUnavailable as error:
                 if time.monotonic() >= until:
                     raise
@@ -164,6 +160,9 @@ class LeastUsedStrategy:
                         self._options.redis_start_timeout,
                     )
                 told = True
+            else:
+                shared.connection.begin_telling()
+                return listed
             await self._options.turns.pause(_AGAIN)
 
     async def reload(self, proxies: Sequence[Proxy]) -> Sequence[Proxy]:
@@ -171,9 +170,8 @@ class LeastUsedStrategy:
         drive = self._options.turns.drive
         lines = await drive(_lines(proxies))
         mark = await drive(fingerprint_in_steps(lines))
-        assert self._published is not None
-        former = self._published.lines
-        await self._published.publish(lines, mark)
+        former = self._list.lines
+        await self._list.publish(lines, mark)
         if self._options.admission:  # then newcomers are out until they have passed a check
             self._out.update(name for name in lines if name not in self._known)
         await drive(self._know(proxies))
@@ -218,6 +216,11 @@ class LeastUsedStrategy:
         assert self._shared is not None, "open() comes first"
         return self._shared
 
+    @property
+    def _list(self) -> Published:
+        assert self._published is not None, "open() comes first"
+        return self._published
+
     def pick(
         self, exclude: Collection[str] = (), site: str = ""
     ) -> str | Awaitable[str | None] | None:
@@ -247,19 +250,17 @@ class LeastUsedStrategy:
 
     async def _pick(self, skipped: Collection[str]) -> str | None:
         found = await self._pool.pick_excluding(sorted(skipped)) if skipped else None
-        if found is None:
-            # The key may be gone (flushed, or a server that came back empty): that is not an
-            # empty pool. Any worker mends it, maybe another one just now.
-            assert self._published is not None
-            await self._published.mend()
+        # The key may be gone (flushed, or a server that came back empty): that is not an
+        # empty pool. Any worker mends it, maybe another one just now.
+        if found is None and await self._list.mend():
             found = await self._pool.pick_excluding(sorted(skipped))
         return found
 
     async def _fetch(self, number: int) -> list[str]:
         found = await self._pool.pick_many(number)
         if found.members:
-            assert self._published is not None
-            await self._published.saw(found.least)
+            with suppress(StoreError):  # these picks are made; the next ones will tell again
+                await self._list.saw(found.least)
             if self._out:
                 self._out.difference_update(found.members)  # another worker's probe got through
         return found.members
@@ -291,15 +292,17 @@ class LeastUsedStrategy:
 
     async def _come_back(self, alone: WhileAway) -> None:
         begun = time.monotonic()
-        while True:
+        # A cancellation that comes together with a timeout is lost in redis-py.
+        while not self._closing:
             await asyncio.sleep(_AGAIN)
             try:
-                assert self._published is not None
-                await self._published.mend()
+                await self._list.mend()
                 owed = alone.owed
                 await alone.hand_over()
             except StoreError:
                 continue  # the connection says what there is to say
+            except Stopped:
+                return
             alone.active = False  # with nothing awaited since the last was handed over
             logger.info(
                 "Pool %r is shared again after %.1f s; %d allocations made meanwhile were added",
@@ -308,6 +311,14 @@ class LeastUsedStrategy:
                 owed,
             )
             return
+
+    @staticmethod
+    async def _hand_over_at_last(alone: WhileAway) -> None:
+        until = time.monotonic() + _FAREWELL
+        while alone.owed and (left := until - time.monotonic()) > 0:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(alone.hand_over(), left)
+            await asyncio.sleep(_LAST_TRIES if alone.owed else 0)
 
     async def lookup(self, proxy_id: str) -> Proxy | None:
         """Read the line of a member that another worker brought in."""
@@ -379,8 +390,7 @@ class LeastUsedStrategy:
         )
         self._out.update(found.put_out)
         if not found.whole:
-            assert self._published is not None
-            await self._published.mend_in_part()
+            await self._list.mend()
         return found
 
     def withdraw(self, gone: Collection[str]) -> None:
@@ -399,6 +409,7 @@ class LeastUsedStrategy:
 
     async def close(self) -> None:
         """Hand over what is owed, if Redis is there, and close the connections."""
+        self._closing = True
         if self._coming_back is not None:
             self._coming_back.cancel()
             with suppress(asyncio.CancelledError):
@@ -406,8 +417,7 @@ class LeastUsedStrategy:
         if self._shared is None:
             return
         if self._alone is not None and self._alone.owed:
-            with suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(self._alone.hand_over(), _FAREWELL)
+            await self._hand_over_at_last(self._alone)
             if self._alone.owed:
                 logger.warning(
                     "Pool %r: Redis is away, so the counts lack %d allocations made meanwhile",

@@ -16,7 +16,7 @@ from ..store.shared_pool import SharedPool
 
 logger = logging.getLogger(__name__)
 
-_MISSING = "Pool %r is missing in Redis; publishing it again"
+_MISSING = "Pool %r is missing in Redis, or part of it; publishing it again"
 _GRACE = 0.5
 """Seconds for which a worker without a list of its own lets others be first."""
 _MOST = 2**53
@@ -26,8 +26,9 @@ _MOST = 2**53
 class Published:
     """What a worker published, or would.
 
-    :param known: returns id → line of all members that the worker knows, for one that
-        brought no list.
+    :param go_on: raises when publishing is no longer wanted.
+    :param knows: says whether the worker knows any members, for one that brought no list.
+    :param known: returns id → line of all that it knows, and their fingerprint.
     """
 
     def __init__(
@@ -37,12 +38,16 @@ class Published:
         *,
         start_count: int,
         candidates: bool,
+        go_on: Callable[[], object],
+        knows: Callable[[], bool],
         known: Callable[[], Awaitable[tuple[dict[str, str], str]]],
     ) -> None:
         self._shared = shared
         self._pool = pool
         self._start_count = start_count
         self._candidates = candidates
+        self._go_on = go_on
+        self._knows = knows
         self._known = known
         self.lines: dict[str, str] | None = None
         """None: it joined the pool as it stood."""
@@ -81,6 +86,7 @@ class Published:
             fingerprint,
             max(self._start_count, self._least),
             candidates=self._candidates,
+            go_on=self._go_on,
         )
 
     async def saw(self, least: float) -> None:
@@ -96,31 +102,32 @@ class Published:
                 raised,
             )
 
-    async def mend(self) -> None:
-        """Publish the list again if the pool is gone."""
-        if await self._shared.size():
-            return
-        if self.lines is None:
+    async def mend(self) -> bool:
+        """Publish the list again if the pool is gone, or some of its members or lines are.
+
+        What Redis still has of the list counts, whoever published it; then what this worker did;
+        for one that joined, what it knows. False when there is nothing that could be missing.
+        """
+        if self.lines is None and not self._knows():
+            return False
+        if not await self._shared.is_damaged():
+            return True
+        if self.lines is None or await self._shared.fingerprint() not in (None, self._fingerprint):
             await asyncio.sleep(_GRACE)
         async with self._lock:
-            if await self._shared.size():  # mended meanwhile, by another request or worker
-                return
-            lines, fingerprint = self.lines, self._fingerprint
-            if lines is None:
-                lines, fingerprint = await self._known()
-                if not lines:
-                    return  # nobody has published anything yet
-            logger.warning(_MISSING, self._pool)
-            await self._publish(lines, fingerprint)
-
-    async def mend_in_part(self) -> None:
-        """Publish the list again where some members or lines got lost.
-
-        That another worker replaced the list is no reason to bring ours back.
-        """
-        if self.lines is None or self._lock.locked():
-            return
-        async with self._lock:
-            if await self._shared.fingerprint() in (None, self._fingerprint):
+            # Or it was mended meanwhile, by another request or worker.
+            if await self._shared.is_damaged():
                 logger.warning(_MISSING, self._pool)
-                await self._publish(self.lines, self._fingerprint)
+                await self._publish(*await self._best_list())
+        return True
+
+    async def _best_list(self) -> tuple[dict[str, str], str]:
+        fingerprint = await self._shared.fingerprint()
+        if self.lines is not None and fingerprint in (None, self._fingerprint):
+            return self.lines, self._fingerprint
+        kept = await self._shared.load_members()
+        if kept and fingerprint:
+            return kept, fingerprint
+        if self.lines is not None:
+            return self.lines, self._fingerprint
+        return await self._known()

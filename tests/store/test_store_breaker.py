@@ -89,14 +89,15 @@ def test_each_gets_an_error_of_its_own(breaker: Breaker) -> None:
     assert GONE not in found
 
 
-def test_what_a_person_has_to_mend_is_told_once_and_holds_nobody_up(
-    breaker: Breaker, caplog: pytest.LogCaptureFixture
+def test_what_a_person_has_to_mend_is_told_once_a_minute_and_holds_nobody_up(
+    breaker: Breaker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         breaker.failed(StoreError("no permission"))
         assert not breaker.admit()
-    breaker.failed(StoreError("no memory"))
-    breaker.succeeded()
+        breaker.failed(StoreError("no memory"))
+        breaker.succeeded()  # by another command
+    clock.now += 60
     breaker.failed(StoreError("no memory"))
     told = [(it.levelname, it.getMessage()) for it in caplog.records]
     assert told == [("ERROR", "no permission"), ("ERROR", "no memory"), ("ERROR", "no memory")]

@@ -279,7 +279,7 @@ def test_a_delivery_that_is_sent_again_is_answered_as_before_and_changes_nothing
     assert deliver([Kind.FAILED] * 2, Delivery("one", 1)) == first
     assert deliver([Kind.LOGIN], Delivery("one", 1)) == first  # its number is what counts
     assert {key: raw.dump(key) for key in kept} == kept
-    assert 0 < raw.pttl(pool.keys.delivered("one")) <= 60_000
+    assert 0 < raw.pttl(pool.keys.delivered("one")) <= scripts.DELIVERED_TTL
     assert {judged.consecutive for judged in first.outcomes} == {0, 1, 2}
 
     # Another worker's is another one, and so is the next.

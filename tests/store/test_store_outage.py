@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import redis
+from redis.asyncio.sentinel import MasterNotFoundError
 from store_helpers import named, run
 
 from farm.redis_server import RedisServer
 from scrapy_smoothpool.exceptions import SettingsError, StoreError, StoreUnavailable
 from scrapy_smoothpool.store.connection import RedisConnection, ping_once
+from scrapy_smoothpool.store.errors import translate
 from scrapy_smoothpool.store.keys import Keys
 from scrapy_smoothpool.store.shared_pool import SharedPool
+from scrapy_smoothpool.store.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -339,3 +342,34 @@ def test_a_cancelled_pick_does_not_spoil_the_next(server: RedisServer, pool: Sha
         return [await pool.pick() for _ in range(50)]
 
     assert all(member in named(50) for member in run(main()))
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ("u:two%20%20spaces", "connection with password=two  spaces refused"),
+        (f"u:{'s3cret' * 60}", f"connection with password={'s3cret' * 60} refused"),
+        ("s3cret:s3cretlonger", "password=s3cretlonger user=s3cret refused"),
+        ("u:p", "user u, password p: connection refused"),
+    ],
+)
+def test_no_login_is_in_what_redis_py_says(login: str, said: str) -> None:
+    address = parse_url(f"redis://{login}@h")
+    text = str(translate(redis.ConnectionError(said), address))
+    for secret in address.secrets:
+        if len(secret) > 2:
+            assert secret not in text
+            assert secret[:20] not in text
+    assert "longer" not in text
+    assert "spaces" not in text
+    assert "refused" in text  # with one letter for a user not all words with it go
+    assert "u," not in text.replace("***", "").partition("user")[2]
+
+
+def test_sentinels_that_do_not_answer_are_told_without_their_insides() -> None:
+    address = parse_url("redis+sentinel://h:1,i:2/shop?sentinel_password=s3cret")
+    error = MasterNotFoundError("No master found for 'shop' : <Connection(password=s3cret...")
+    assert str(translate(error, address)) == (
+        "Redis at shop/0 (Sentinel h:1,i:2) cannot be reached: no Sentinel that answers knows a "
+        "primary named 'shop'"
+    )

@@ -399,3 +399,22 @@ def test_lists_and_picks_in_any_order_equal_a_plain_model(
         parked = {m: n for m, n in parked.items() if m not in live}
         assert run(pool.counts()) == live
         assert dict(raw.zrange(pool.keys.parked, 0, -1, withscores=True)) == parked
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_publishing_that_is_no_longer_wanted_changes_nothing(
+    pool: SharedPool, raw: redis.Redis, steps: int
+) -> None:
+    run(pool.publish(named(3), "one"))
+    left = [steps]
+
+    def go_on() -> None:
+        if not left[0]:
+            raise LookupError("not wanted")
+        left[0] -= 1
+
+    with pytest.raises(LookupError):
+        run(pool.publish(named(1_000), "two", go_on=go_on))
+    assert run(pool.load_members()) == named(3)
+    assert raw.get(pool.keys.publisher) is None
+    assert [key for key in raw.keys(f"smoothpool:{{{pool.keys.pool}}}:*") if "staging" in key] == []

@@ -59,6 +59,8 @@ def test_accepted(url: str, shown: str) -> None:
         ("redis+sentinel://h:1,:2/shop", "a host is missing"),
         ("redis+sentinel://h:1,,h:2/shop", "a host is missing"),
         ("redis+sentinel://h:x,h:2/shop", "host or port"),
+        ("redis+sentinel://u:p@h,u:p@i/shop", "the login stands once"),
+        ("redis+cluster://u:p@h,u:p@i", "the login stands once"),
         ("redis+cluster://h/1", "no database but 0"),
         ("redis+cluster://h?db=3", "no database but 0"),
         ("redis+cluster://h?sentinel_password=x", "unknown option"),
@@ -88,6 +90,9 @@ def test_accepted(url: str, shown: str) -> None:
         ("redis://h#x", "%23"),
         ("unix://", "absolute"),
         ("unix://run/redis.sock", "absolute"),
+        ("unix:///run/redis.sock?socket_keepalive=yes", "unknown option"),
+        ("redis://a:b@h?password=c", "the password is given twice"),
+        ("redis://a@h?username=c", "the username is given twice"),
     ],
 )
 def test_refused_with_the_setting_and_the_accepted_form(url: str, fault: str) -> None:
@@ -161,15 +166,16 @@ def test_what_the_parts_of_a_url_become() -> None:
     assert parse_url("unix://:p@/run/r.sock").path == "/run/r.sock"
 
 
+class Provider:
+    def get_credentials(self) -> tuple[str, str]:
+        return "u", "p"
+
+
 def test_options_may_stand_in_a_setting_of_their_own() -> None:
     params = {"client_name": "me", "socket_timeout": 2, "ssl_cert_reqs": "none", "db": "3"}
     found = parse_url("rediss://h", params)
     assert (found.options["socket_timeout"], found.options["client_name"]) == (2.0, "me")
     assert (found.db, str(found)) == (3, "h:6379/3")
-
-    class Provider:
-        def get_credentials(self) -> tuple[str, str]:
-            return "u", "p"
 
     provider = Provider()
     given = parse_url("redis://h", {"credential_provider": provider}).options
@@ -185,6 +191,7 @@ def test_options_may_stand_in_a_setting_of_their_own() -> None:
         ("redis://h", {"password": ["s3cret"]}, "password: expected a text or a number"),
         ("redis://:x@h", {"password": "s3cret"}, "has password, which SMOOTHPOOL_REDIS_URL gives"),
         ("redis://h", {"credential_provider": "s3cret"}, "accepted: an object with redis-py's"),
+        ("redis://:s3cret@h", {"credential_provider": Provider()}, "accepted: one of the two"),
         ("rediss://h", {"ssl_ca_certs": "/nowhere.pem"}, "ssl_ca_certs cannot be used: No such"),
         ("rediss://h", {"ssl_certfile": "/nowhere.pem"}, "ssl_certfile cannot be used: No such"),
         ("rediss://h", {"ssl_keyfile": "/nowhere.pem"}, "needs ssl_certfile"),

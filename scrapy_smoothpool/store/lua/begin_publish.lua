@@ -27,6 +27,9 @@ local version = redis.call('GET', KEYS[9])
 if version and version ~= ARGV[4] then
     return 'version'
 end
+if not version then -- it is this one's, or there is no pool
+    redis.call('SET', KEYS[9], ARGV[4])
+end
 local lines = redis.call('HLEN', KEYS[3])
 local whole = redis.call('GET', KEYS[4]) == ARGV[1]
     and lines > 0
@@ -42,5 +45,4 @@ then
     return whole and 'same' or 'busy'
 end
 redis.call('UNLINK', KEYS[8])
-redis.call('SET', KEYS[9], ARGV[4])
 return whole and 'settle' or 'publish'
